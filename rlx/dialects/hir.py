@@ -1,0 +1,284 @@
+"""
+HIR: what a model's author says, one operation for each named thing.
+
+Weights and state are symbols. A weight whose key contains `{layer}` is a family with one member for
+each layer; inside a function that `hir.repeat` calls, loading it gives the layer's own member.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from xdsl.dialects.builtin import (
+    I64,
+    FlatSymbolRefAttrConstr,
+    IntegerAttr,
+    StringAttr,
+    SymbolNameConstraint,
+    SymbolRefAttr,
+    TensorType,
+)
+from xdsl.ir import Attribute, Dialect, SSAValue
+from xdsl.irdl import (
+    IRDLOperation,
+    VarConstraint,
+    irdl_op_definition,
+    operand_def,
+    prop_def,
+    result_def,
+    traits_def,
+)
+from xdsl.traits import MemoryReadEffect, MemoryWriteEffect, Pure, SymbolOpInterface
+from xdsl.utils.exceptions import VerifyException
+
+from rlx.dialects import ops, shapes
+from rlx.dialects.common import (
+    DimDefAttr,
+    DimsAttr,
+    DimTableAttr,
+    PackedType,
+    QuantType,
+    dims_of,
+    spell,
+)
+from rlx.dialects.ops import (
+    AnyTensor,
+    BinaryAttr,
+    StateRole,
+    StateRoleAttr,
+    UnaryAttr,
+    i64_attr,
+)
+
+
+@irdl_op_definition
+class WeightOp(IRDLOperation):
+    """Declares a weight by the key of its source; `{layer}` in the key makes a family."""
+
+    name = "hir.weight"
+    sym_name = prop_def(SymbolNameConstraint())
+    key = prop_def(StringAttr)
+    type = prop_def(AnyTensor)
+    traits = traits_def(SymbolOpInterface())
+    assembly_format = "$sym_name $key `:` $type attr-dict"
+
+    def __init__(self, name: str, key: str, type: TensorType[Attribute]):
+        super().__init__(
+            properties={"sym_name": StringAttr(name), "key": StringAttr(key), "type": type}
+        )
+
+    def verify_(self) -> None:
+        if any(not isinstance(d, int) for d in dims_of(self.type)):
+            raise VerifyException(
+                f"weight @{self.sym_name.data}: expected numbers for dimensions, "
+                f"got {spell(self.type)}"
+            )
+        shapes.check_blocks(f"weight @{self.sym_name.data}", self.type)
+
+    @property
+    def is_family(self) -> bool:
+        return "{layer}" in self.key.data
+
+
+@irdl_op_definition
+class StateOp(IRDLOperation):
+    """Declares persistent state, one member for each layer: `capacity` positions of a width."""
+
+    name = "hir.state"
+    sym_name = prop_def(SymbolNameConstraint())
+    role = prop_def(StateRoleAttr)
+    head_dim = prop_def(IntegerAttr[I64])
+    type = prop_def(AnyTensor)
+    traits = traits_def(SymbolOpInterface())
+    assembly_format = "$sym_name $role `head_dim` $head_dim `:` $type attr-dict"
+
+    def __init__(self, name: str, role: StateRole, head_dim: int, type: TensorType[Attribute]):
+        super().__init__(
+            properties={
+                "sym_name": StringAttr(name),
+                "role": StateRoleAttr(role),
+                "head_dim": i64_attr(head_dim),
+                "type": type,
+            }
+        )
+
+    def verify_(self) -> None:
+        dims = dims_of(self.type)
+        head_dim = self.head_dim.value.data
+        if len(dims) != 2 or not all(isinstance(d, int) for d in dims):
+            raise VerifyException(
+                f"state @{self.sym_name.data}: expected [capacity, width] as numbers, "
+                f"got {spell(self.type)}"
+            )
+        width = dims[1]
+        if not isinstance(width, int) or head_dim < 1 or width % head_dim:
+            raise VerifyException(
+                f"state @{self.sym_name.data}: expected a width that is a multiple of head_dim "
+                f"{head_dim}, got {spell(self.type)}"
+            )
+
+
+@irdl_op_definition
+class LinearOp(IRDLOperation):
+    """x @ weight^T: `[rows, k] f32, [n, k] -> [rows, n] f32`. K is the weight's last dimension."""
+
+    name = "hir.linear"
+    input = operand_def(AnyTensor)
+    weight = operand_def(AnyTensor)
+    result = result_def(AnyTensor)
+    traits = traits_def(Pure())
+    assembly_format = (
+        "$input `,` $weight `:` type($input) `,` type($weight) `->` type($result) attr-dict"
+    )
+
+    def __init__(self, input: SSAValue, weight: SSAValue):
+        super().__init__(
+            operands=[input, weight], result_types=[shapes.linear(input.type, weight.type)]
+        )
+
+    def verify_(self) -> None:
+        shapes.expect(self, self.result.type, shapes.linear(self.input.type, self.weight.type))
+
+
+@irdl_op_definition
+class SwiGluOp(IRDLOperation):
+    """(silu(x @ gate^T) * (x @ up^T)) @ down^T (Shazeer, 2020)."""
+
+    name = "hir.swiglu"
+    T: ClassVar = VarConstraint("T", AnyTensor)
+    input = operand_def(T)
+    up = operand_def(AnyTensor)
+    gate = operand_def(AnyTensor)
+    down = operand_def(AnyTensor)
+    result = result_def(T)
+    traits = traits_def(Pure())
+    assembly_format = (
+        "$input `up` $up `gate` $gate `down` $down `:` type($input) `,` type($up) `,` type($gate)"
+        " `,` type($down) attr-dict"
+    )
+
+    def __init__(self, input: SSAValue, up: SSAValue, gate: SSAValue, down: SSAValue):
+        super().__init__(operands=[input, up, gate, down], result_types=[input.type])
+
+    def verify_(self) -> None:
+        up = shapes.linear(self.input.type, self.up.type)
+        gate = shapes.linear(self.input.type, self.gate.type)
+        if up != gate:
+            raise VerifyException(
+                f"hir.swiglu: expected up and gate of one shape, got {spell(self.up.type)} "
+                f"and {spell(self.gate.type)}"
+            )
+        shapes.expect(self, self.result.type, shapes.linear(up, self.down.type))
+
+
+@irdl_op_definition
+class AppendOp(IRDLOperation):
+    """Writes rows into a state at position `start`; gives the rows of the state up to them."""
+
+    name = "hir.append"
+    input = operand_def(AnyTensor)
+    state = prop_def(FlatSymbolRefAttrConstr)
+    start = prop_def(StringAttr)
+    result = result_def(AnyTensor)
+    traits = traits_def(MemoryReadEffect(), MemoryWriteEffect())
+    assembly_format = (
+        "$input `to` $state `start` $start `:` type($input) `->` type($result) attr-dict"
+    )
+
+    def __init__(self, input: SSAValue, state: str, start: str, result: Attribute):
+        super().__init__(
+            operands=[input],
+            properties={"state": SymbolRefAttr(state), "start": StringAttr(start)},
+            result_types=[result],
+        )
+
+    def verify_(self) -> None:
+        shapes.check_append("hir.append", self.input.type, self.result.type)
+
+
+@irdl_op_definition
+class LoadWeightOp(ops.LoadWeight):
+    name = "hir.load_weight"
+
+
+@irdl_op_definition
+class EmbeddingOp(ops.Embedding):
+    name = "hir.embedding"
+
+
+@irdl_op_definition
+class RmsNormOp(ops.RmsNorm):
+    name = "hir.rms_norm"
+
+
+@irdl_op_definition
+class RopeTableOp(ops.RopeTable):
+    name = "hir.rope_table"
+
+
+@irdl_op_definition
+class RopeOp(ops.Rope):
+    name = "hir.rope"
+
+
+@irdl_op_definition
+class AttentionOp(ops.Attention):
+    name = "hir.attention"
+
+
+@irdl_op_definition
+class UnaryOp(ops.Unary):
+    name = "hir.unary"
+
+
+@irdl_op_definition
+class BinaryOp(ops.Binary):
+    name = "hir.binary"
+
+
+@irdl_op_definition
+class LastRowsOp(ops.LastRows):
+    name = "hir.last_rows"
+
+
+@irdl_op_definition
+class SampleOp(ops.Sample):
+    name = "hir.sample"
+
+
+@irdl_op_definition
+class RepeatOp(ops.Repeat):
+    name = "hir.repeat"
+
+
+Hir = Dialect(
+    "hir",
+    [
+        WeightOp,
+        StateOp,
+        LoadWeightOp,
+        EmbeddingOp,
+        RmsNormOp,
+        LinearOp,
+        SwiGluOp,
+        RopeTableOp,
+        RopeOp,
+        AppendOp,
+        AttentionOp,
+        UnaryOp,
+        BinaryOp,
+        LastRowsOp,
+        SampleOp,
+        RepeatOp,
+    ],
+    [
+        DimsAttr,
+        DimDefAttr,
+        DimTableAttr,
+        QuantType,
+        PackedType,
+        UnaryAttr,
+        BinaryAttr,
+        StateRoleAttr,
+    ],
+)

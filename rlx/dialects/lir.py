@@ -1,0 +1,373 @@
+"""
+LIR: the plan. Every byte has its place and every launch its turn, before the first run.
+
+A module holds weights and states with their offsets, kernels shared by structure, and one program:
+buffers with their slots in the arena, then the launches in order, with the barriers between them
+and the loops over layers. Kernel bodies are MIR operations on whole tensors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from xdsl.dialects.builtin import (
+    I64,
+    FlatSymbolRefAttrConstr,
+    IndexType,
+    IntegerAttr,
+    StringAttr,
+    SymbolNameConstraint,
+    SymbolRefAttr,
+)
+from xdsl.ir import Attribute, Block, Dialect, Region, SSAValue
+from xdsl.irdl import (
+    AttrSizedOperandSegments,
+    IRDLOperation,
+    irdl_op_definition,
+    operand_def,
+    opt_operand_def,
+    prop_def,
+    region_def,
+    result_def,
+    traits_def,
+    var_operand_def,
+)
+from xdsl.traits import IsolatedFromAbove, NoTerminator, Pure, SymbolOpInterface
+from xdsl.utils.exceptions import VerifyException
+
+from rlx.dialects.common import PhaseAttr, PhaseKind
+from rlx.dialects.mir import YieldOp
+from rlx.dialects.ops import AnyTensor, StateRole, StateRoleAttr, i64_attr
+
+CARRY = "rlx.carry"
+"""Module attribute: input name -> the output that it takes at the next step."""
+ADVANCE = "rlx.advance"
+"""Module attribute: dimension -> the dimension that it grows by after a step."""
+
+
+@irdl_op_definition
+class WeightOp(IRDLOperation):
+    """
+    A packed weight's place in the weight segment; member l of a family lies at offset + l * stride.
+
+    `source` is the index of its first member among the source pointers that packing reads.
+    """
+
+    name = "lir.weight"
+    sym_name = prop_def(SymbolNameConstraint())
+    key = prop_def(StringAttr)
+    offset = prop_def(IntegerAttr[I64])
+    stride = prop_def(IntegerAttr[I64])
+    layers = prop_def(IntegerAttr[I64])
+    source = prop_def(IntegerAttr[I64])
+    type = prop_def(AnyTensor)
+    traits = traits_def(SymbolOpInterface())
+    assembly_format = (
+        "$sym_name $key `offset` $offset `stride` $stride `layers` $layers `source` $source `:`"
+        " $type attr-dict"
+    )
+
+    def __init__(
+        self,
+        name: str,
+        key: str,
+        offset: int,
+        stride: int,
+        layers: int,
+        source: int,
+        type: Attribute,
+    ):
+        super().__init__(
+            properties={
+                "sym_name": StringAttr(name),
+                "key": StringAttr(key),
+                "offset": i64_attr(offset),
+                "stride": i64_attr(stride),
+                "layers": i64_attr(layers),
+                "source": i64_attr(source),
+                "type": type,
+            }
+        )
+
+
+@irdl_op_definition
+class StateOp(IRDLOperation):
+    """A state's place in the state segment, which outlives every step."""
+
+    name = "lir.state"
+    sym_name = prop_def(SymbolNameConstraint())
+    role = prop_def(StateRoleAttr)
+    head_dim = prop_def(IntegerAttr[I64])
+    offset = prop_def(IntegerAttr[I64])
+    stride = prop_def(IntegerAttr[I64])
+    layers = prop_def(IntegerAttr[I64])
+    type = prop_def(AnyTensor)
+    traits = traits_def(SymbolOpInterface())
+    assembly_format = (
+        "$sym_name $role `head_dim` $head_dim `offset` $offset `stride` $stride `layers` $layers"
+        " `:` $type attr-dict"
+    )
+
+    def __init__(
+        self,
+        name: str,
+        role: StateRole,
+        head_dim: int,
+        offset: int,
+        stride: int,
+        layers: int,
+        type: Attribute,
+    ):
+        super().__init__(
+            properties={
+                "sym_name": StringAttr(name),
+                "role": StateRoleAttr(role),
+                "head_dim": i64_attr(head_dim),
+                "offset": i64_attr(offset),
+                "stride": i64_attr(stride),
+                "layers": i64_attr(layers),
+                "type": type,
+            }
+        )
+
+
+@irdl_op_definition
+class KernelOp(IRDLOperation):
+    """What one launch computes: arguments are what it reads, yielded values what it writes."""
+
+    name = "lir.kernel"
+    sym_name = prop_def(SymbolNameConstraint())
+    body = region_def("single_block")
+    traits = traits_def(SymbolOpInterface(), IsolatedFromAbove())
+    assembly_format = "$sym_name $body attr-dict-with-keyword"
+
+    def __init__(self, name: str, body: Block):
+        super().__init__(properties={"sym_name": StringAttr(name)}, regions=[Region(body)])
+
+    @property
+    def yielded(self) -> YieldOp:
+        last = self.body.block.last_op
+        assert isinstance(last, YieldOp)
+        return last
+
+    def verify_(self) -> None:
+        if not isinstance(self.body.block.last_op, YieldOp):
+            raise VerifyException(
+                f"lir.kernel @{self.sym_name.data}: expected a body that ends in mir.yield"
+            )
+
+
+@irdl_op_definition
+class ProgramOp(IRDLOperation):
+    """Buffers and launches in order; sizes in bytes."""
+
+    name = "lir.program"
+    sym_name = prop_def(SymbolNameConstraint())
+    arena_size = prop_def(IntegerAttr[I64])
+    lower_bound = prop_def(IntegerAttr[I64])
+    alignment = prop_def(IntegerAttr[I64])
+    state_size = prop_def(IntegerAttr[I64])
+    weights_size = prop_def(IntegerAttr[I64])
+    fingerprint = prop_def(StringAttr)
+    body = region_def("single_block")
+    traits = traits_def(SymbolOpInterface(), NoTerminator())
+    assembly_format = (
+        "$sym_name `arena` $arena_size `lower_bound` $lower_bound `alignment` $alignment"
+        " `state` $state_size `weights` $weights_size `fingerprint` $fingerprint"
+        " $body attr-dict-with-keyword"
+    )
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        arena_size: int,
+        lower_bound: int,
+        alignment: int,
+        state_size: int,
+        weights_size: int,
+        fingerprint: str,
+        body: Block,
+    ):
+        super().__init__(
+            properties={
+                "sym_name": StringAttr(name),
+                "arena_size": i64_attr(arena_size),
+                "lower_bound": i64_attr(lower_bound),
+                "alignment": i64_attr(alignment),
+                "state_size": i64_attr(state_size),
+                "weights_size": i64_attr(weights_size),
+                "fingerprint": StringAttr(fingerprint),
+            },
+            regions=[Region(body)],
+        )
+
+
+class _IoOp(IRDLOperation):
+    """A buffer that the caller binds for a step."""
+
+    io_name = prop_def(StringAttr)
+    index = prop_def(IntegerAttr[I64])
+    result = result_def(AnyTensor)
+    traits = traits_def(Pure())
+    assembly_format = "$io_name `index` $index `:` type($result) attr-dict"
+
+    def __init__(self, name: str, index: int, type: Attribute):
+        super().__init__(
+            properties={"io_name": StringAttr(name), "index": i64_attr(index)},
+            result_types=[type],
+        )
+
+
+@irdl_op_definition
+class InputOp(_IoOp):
+    name = "lir.input"
+
+
+@irdl_op_definition
+class OutputOp(_IoOp):
+    name = "lir.output"
+
+
+@irdl_op_definition
+class SlotOp(IRDLOperation):
+    """A buffer in the arena."""
+
+    name = "lir.slot"
+    offset = prop_def(IntegerAttr[I64])
+    size = prop_def(IntegerAttr[I64])
+    result = result_def(AnyTensor)
+    traits = traits_def(Pure())
+    assembly_format = "`offset` $offset `size` $size `:` type($result) attr-dict"
+
+    def __init__(self, offset: int, size: int, type: Attribute):
+        super().__init__(
+            properties={"offset": i64_attr(offset), "size": i64_attr(size)}, result_types=[type]
+        )
+
+
+@irdl_op_definition
+class ViewOp(IRDLOperation):
+    """The bytes of another buffer from an offset on, under another shape."""
+
+    name = "lir.view"
+    root = operand_def(AnyTensor)
+    byte_offset = prop_def(IntegerAttr[I64])
+    result = result_def(AnyTensor)
+    traits = traits_def(Pure())
+    assembly_format = (
+        "$root `byte_offset` $byte_offset `:` type($root) `->` type($result) attr-dict"
+    )
+
+    def __init__(self, root: SSAValue, byte_offset: int, type: Attribute):
+        super().__init__(
+            operands=[root],
+            properties={"byte_offset": i64_attr(byte_offset)},
+            result_types=[type],
+        )
+
+
+class _MemberOp(IRDLOperation):
+    """A weight or a state by its symbol, at the layer of the enclosing loop for a family."""
+
+    symbol = prop_def(FlatSymbolRefAttrConstr)
+    layer = opt_operand_def(IndexType)
+    result = result_def(AnyTensor)
+    traits = traits_def(Pure())
+    assembly_format = "$symbol (`layer` $layer^)? `:` type($result) attr-dict"
+
+    def __init__(self, symbol: str, layer: SSAValue | None, type: Attribute):
+        super().__init__(
+            operands=[layer], properties={"symbol": SymbolRefAttr(symbol)}, result_types=[type]
+        )
+
+
+@irdl_op_definition
+class RefOp(_MemberOp):
+    """A packed weight or a state where kernels read it."""
+
+    name = "lir.ref"
+
+
+@irdl_op_definition
+class SourceOp(_MemberOp):
+    """A weight's bytes in its file, which only packing reads."""
+
+    name = "lir.source"
+
+
+@irdl_op_definition
+class LaunchOp(IRDLOperation):
+    """Runs a kernel on buffers: it reads `ins` and writes `outs`, on every thread."""
+
+    name = "lir.launch"
+    kernel = prop_def(FlatSymbolRefAttrConstr)
+    phase = prop_def(PhaseAttr)
+    ins = var_operand_def(AnyTensor)
+    outs = var_operand_def(AnyTensor)
+    irdl_options = (AttrSizedOperandSegments(as_property=True),)
+    assembly_format = (
+        "$kernel $phase `ins` `(` ($ins^ `:` type($ins))? `)` `outs` `(` ($outs^ `:` type($outs))?"
+        " `)` attr-dict"
+    )
+
+    def __init__(
+        self, kernel: str, phase: PhaseKind, ins: Sequence[SSAValue], outs: Sequence[SSAValue]
+    ):
+        super().__init__(
+            operands=[ins, outs],
+            properties={"kernel": SymbolRefAttr(kernel), "phase": PhaseAttr(phase)},
+        )
+
+
+@irdl_op_definition
+class BarrierOp(IRDLOperation):
+    """Waits until every thread has come here."""
+
+    name = "lir.barrier"
+    assembly_format = "attr-dict"
+
+    def __init__(self) -> None:
+        super().__init__()
+
+
+@irdl_op_definition
+class LoopOp(IRDLOperation):
+    """Runs its body for each layer in `first .. last - 1`."""
+
+    name = "lir.loop"
+    first = prop_def(IntegerAttr[I64])
+    last = prop_def(IntegerAttr[I64])
+    body = region_def("single_block")
+    traits = traits_def(NoTerminator())
+    assembly_format = "$first `to` $last $body attr-dict-with-keyword"
+
+    def __init__(self, first: int, last: int, body: Block):
+        super().__init__(
+            properties={"first": i64_attr(first), "last": i64_attr(last)}, regions=[Region(body)]
+        )
+
+    def verify_(self) -> None:
+        if [a.type for a in self.body.block.args] != [IndexType()]:
+            raise VerifyException("lir.loop: expected a body with one argument, the layer's index")
+
+
+Lir = Dialect(
+    "lir",
+    [
+        WeightOp,
+        StateOp,
+        KernelOp,
+        ProgramOp,
+        InputOp,
+        OutputOp,
+        SlotOp,
+        ViewOp,
+        RefOp,
+        SourceOp,
+        LaunchOp,
+        BarrierOp,
+        LoopOp,
+    ],
+    [],
+)

@@ -1,0 +1,276 @@
+"""
+MIR: a closed set of tensor operations, and the kernels that fusion makes of them.
+
+`mir.kernel` groups operations that run as one launch. Its region holds the ordinary operations on
+whole tensors and uses values from outside directly, so to fuse is to move an operation in, and to
+unfuse is to inline the region. Declarations of weights and state stay those of HIR.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from xdsl.dialects.builtin import FlatSymbolRefAttrConstr, StringAttr, SymbolRefAttr, TensorType
+from xdsl.dialects.utils import AbstractYieldOperation
+from xdsl.ir import Attribute, Block, Dialect, Operation, Region, SSAValue
+from xdsl.irdl import (
+    IRDLOperation,
+    irdl_op_definition,
+    operand_def,
+    prop_def,
+    region_def,
+    result_def,
+    traits_def,
+    var_result_def,
+)
+from xdsl.traits import (
+    IsTerminator,
+    MemoryReadEffect,
+    MemoryWriteEffect,
+    Pure,
+    RecursiveMemoryEffect,
+)
+from xdsl.utils.exceptions import VerifyException
+
+from rlx.contract.opkind import OpKind
+from rlx.dialects import ops, shapes
+from rlx.dialects.common import (
+    PackedType,
+    PhaseAttr,
+    dims_of,
+    format_of,
+    spell,
+    tensor,
+)
+from rlx.dialects.ops import AnyTensor
+
+PHASE = "phase"
+"""The attribute that says when an operation runs."""
+
+
+@irdl_op_definition
+class LoadWeightOp(ops.LoadWeight):
+    name = "mir.load_weight"
+
+
+@irdl_op_definition
+class PackOp(IRDLOperation):
+    """A weight in the layout that kernels read: depends on weights only, so it runs once."""
+
+    name = "mir.pack"
+    input = operand_def(AnyTensor)
+    result = result_def(AnyTensor)
+    traits = traits_def(Pure())
+    assembly_format = "$input `:` type($input) `->` type($result) attr-dict"
+
+    def __init__(self, input: SSAValue):
+        super().__init__(operands=[input], result_types=[self.packed(input.type)])
+
+    @staticmethod
+    def packed(type_: Attribute) -> TensorType[Attribute]:
+        element = PackedType(StringAttr(format_of(type_)))
+        return tensor(dims_of(type_), element)
+
+    def verify_(self) -> None:
+        shapes.expect(self, self.result.type, self.packed(self.input.type))
+
+
+@irdl_op_definition
+class LoadStateOp(IRDLOperation):
+    """Gives a state, as a tensor of its whole capacity; in a repeated function, the layer's own."""
+
+    name = "mir.load_state"
+    state = prop_def(FlatSymbolRefAttrConstr)
+    result = result_def(AnyTensor)
+    traits = traits_def(Pure())
+    assembly_format = "$state `:` type($result) attr-dict"
+
+    def __init__(self, state: str, type: Attribute):
+        super().__init__(properties={"state": SymbolRefAttr(state)}, result_types=[type])
+
+
+@irdl_op_definition
+class MatmulOp(IRDLOperation):
+    """x @ weight^T: `[rows, k] f32, [n, k] packed -> [rows, n] f32`, accumulated in f32."""
+
+    name = "mir.matmul"
+    input = operand_def(AnyTensor)
+    weight = operand_def(AnyTensor)
+    result = result_def(AnyTensor)
+    traits = traits_def(Pure())
+    assembly_format = (
+        "$input `,` $weight `:` type($input) `,` type($weight) `->` type($result) attr-dict"
+    )
+
+    def __init__(self, input: SSAValue, weight: SSAValue):
+        super().__init__(
+            operands=[input, weight], result_types=[shapes.linear(input.type, weight.type)]
+        )
+
+    def verify_(self) -> None:
+        shapes.expect(self, self.result.type, shapes.linear(self.input.type, self.weight.type))
+
+
+@irdl_op_definition
+class EmbeddingOp(ops.Embedding):
+    name = "mir.embedding"
+
+
+@irdl_op_definition
+class RmsNormOp(ops.RmsNorm):
+    name = "mir.rms_norm"
+
+
+@irdl_op_definition
+class RopeTableOp(ops.RopeTable):
+    name = "mir.rope_table"
+
+
+@irdl_op_definition
+class RopeOp(ops.Rope):
+    name = "mir.rope"
+
+
+@irdl_op_definition
+class AppendOp(IRDLOperation):
+    """Writes rows into a state from position `start`; gives a view of the positions filled."""
+
+    name = "mir.append"
+    input = operand_def(AnyTensor)
+    state = operand_def(AnyTensor)
+    start = prop_def(StringAttr)
+    result = result_def(AnyTensor)
+    traits = traits_def(MemoryReadEffect(), MemoryWriteEffect())
+    assembly_format = (
+        "$input `to` $state `start` $start `:` type($input) `,` type($state)"
+        " `->` type($result) attr-dict"
+    )
+
+    def __init__(self, input: SSAValue, state: SSAValue, start: str, result: Attribute):
+        super().__init__(
+            operands=[input, state],
+            properties={"start": StringAttr(start)},
+            result_types=[result],
+        )
+
+    def verify_(self) -> None:
+        shapes.check_append(self.name, self.input.type, self.result.type)
+        shapes.check_append(self.name, self.input.type, self.state.type)
+
+
+@irdl_op_definition
+class AttentionOp(ops.Attention):
+    name = "mir.attention"
+
+
+@irdl_op_definition
+class UnaryOp(ops.Unary):
+    name = "mir.unary"
+
+
+@irdl_op_definition
+class BinaryOp(ops.Binary):
+    name = "mir.binary"
+
+
+@irdl_op_definition
+class LastRowsOp(ops.LastRows):
+    name = "mir.last_rows"
+
+
+@irdl_op_definition
+class SampleOp(ops.Sample):
+    name = "mir.sample"
+
+
+@irdl_op_definition
+class RepeatOp(ops.Repeat):
+    name = "mir.repeat"
+
+
+@irdl_op_definition
+class KernelOp(IRDLOperation):
+    """Operations that run as one launch; the yielded values are its results."""
+
+    name = "mir.kernel"
+    res = var_result_def(AnyTensor)
+    body = region_def("single_block")
+    traits = traits_def(RecursiveMemoryEffect())
+    assembly_format = "`->` `(` type($res) `)` $body attr-dict-with-keyword"
+
+    def __init__(self, body: Block, result_types: Sequence[Attribute]):
+        super().__init__(regions=[Region(body)], result_types=[result_types])
+
+    @property
+    def ops(self) -> Iterator[Operation]:
+        """Return the operations of the body, without the yield."""
+        return (op for op in self.body.block.ops if not isinstance(op, YieldOp))
+
+    @property
+    def yielded(self) -> YieldOp:
+        last = self.body.block.last_op
+        assert isinstance(last, YieldOp)
+        return last
+
+    def verify_(self) -> None:
+        last = self.body.block.last_op
+        if not isinstance(last, YieldOp):
+            raise VerifyException("mir.kernel: expected a body that ends in mir.yield")
+        given = [v.type for v in last.arguments]
+        if given != [r.type for r in self.results]:
+            raise VerifyException(
+                f"mir.kernel: expected the yielded types ({', '.join(map(spell, given))}), "
+                f"got ({', '.join(spell(r.type) for r in self.results)})"
+            )
+
+
+@irdl_op_definition
+class YieldOp(AbstractYieldOperation[Attribute]):
+    name = "mir.yield"
+    traits = traits_def(IsTerminator(), Pure())
+
+
+KINDS: dict[type[Operation], OpKind] = {
+    LoadWeightOp: OpKind.PARAM,
+    PackOp: OpKind.PARAM,
+    LoadStateOp: OpKind.PARAM,
+    EmbeddingOp: OpKind.GATHER,
+    RmsNormOp: OpKind.RMS_NORM,
+    RopeTableOp: OpKind.CONSTANT,
+    RopeOp: OpKind.ROPE,
+    AppendOp: OpKind.CONCAT,
+    AttentionOp: OpKind.ATTENTION,
+    UnaryOp: OpKind.ACTIVATION,
+    BinaryOp: OpKind.BINARY,
+    LastRowsOp: OpKind.NARROW,
+    SampleOp: OpKind.SAMPLE,
+    RepeatOp: OpKind.FUSED_TRANSFORMER_LAYER,
+}
+
+
+def kind_of(op: Operation) -> OpKind:
+    """Return the contract's kind of a MIR operation; a kernel has that of its heaviest one."""
+    if isinstance(op, MatmulOp):
+        return OpKind.MATMUL if format_of(op.weight.type) == "f32" else OpKind.DEQUANT_MATMUL
+    if isinstance(op, KernelOp):
+        kinds = [kind_of(inner) for inner in op.ops]
+        for kind in (OpKind.SAMPLE, OpKind.ATTENTION, OpKind.DEQUANT_MATMUL, OpKind.MATMUL):
+            if kind in kinds:
+                return kind
+        return kinds[-1] if len(kinds) == 1 else OpKind.ELEMENTWISE_REGION
+    return KINDS.get(type(op), OpKind.CUSTOM)
+
+
+def captures(op: Operation) -> list[SSAValue]:
+    """Return the values from outside that an operation or its regions use, once each."""
+    inside = {r for inner in op.walk() for r in inner.results}
+    inside |= {a for region in op.regions for block in region.blocks for a in block.args}
+    values = (v for inner in op.walk() for v in inner.operands)
+    return list(dict.fromkeys(v for v in values if v not in inside))
+
+
+Mir = Dialect(
+    "mir",
+    [*KINDS, MatmulOp, KernelOp, YieldOp],
+    [PhaseAttr],
+)

@@ -1,0 +1,334 @@
+"""Operations that HIR and MIR have in common, as bases that each level names."""
+
+from __future__ import annotations
+
+from abc import ABC
+from collections.abc import Sequence
+from typing import ClassVar
+
+from xdsl.dialects.builtin import (
+    I64,
+    FlatSymbolRefAttrConstr,
+    Float64Type,
+    FloatAttr,
+    IntegerAttr,
+    StringAttr,
+    SymbolRefAttr,
+    TensorType,
+    f64,
+    i32,
+    i64,
+)
+from xdsl.dialects.utils import EnumAttribute
+from xdsl.ir import Attribute, SpacedOpaqueSyntaxAttribute, SSAValue
+from xdsl.irdl import (
+    IRDLOperation,
+    VarConstraint,
+    irdl_attr_definition,
+    operand_def,
+    prop_def,
+    result_def,
+    traits_def,
+    var_operand_def,
+    var_result_def,
+)
+from xdsl.traits import MemoryReadEffect, Pure
+from xdsl.utils.str_enum import StrEnum
+
+from rlx.dialects import shapes
+from rlx.dialects.common import (
+    tensor,
+)
+
+AnyTensor = TensorType.constr()
+
+
+class UnaryKind(StrEnum):
+    NEG = "neg"
+    EXP = "exp"
+    SILU = "silu"
+    SIGMOID = "sigmoid"
+    TANH = "tanh"
+    GELU_TANH = "gelu_tanh"
+    RELU = "relu"
+    SQRT = "sqrt"
+    RSQRT = "rsqrt"
+    RECIP = "recip"
+    ABS = "abs"
+
+
+class BinaryKind(StrEnum):
+    ADD = "add"
+    SUB = "sub"
+    MUL = "mul"
+    DIV = "div"
+    MAX = "max"
+    MIN = "min"
+
+
+class StateRole(StrEnum):
+    KEYS = "keys"
+    VALUES = "values"
+
+
+@irdl_attr_definition
+class UnaryAttr(EnumAttribute[UnaryKind], SpacedOpaqueSyntaxAttribute):
+    name = "hir.unary_kind"
+
+
+@irdl_attr_definition
+class BinaryAttr(EnumAttribute[BinaryKind], SpacedOpaqueSyntaxAttribute):
+    name = "hir.binary_kind"
+
+
+@irdl_attr_definition
+class StateRoleAttr(EnumAttribute[StateRole], SpacedOpaqueSyntaxAttribute):
+    """What a state holds: the keys or the values of attention."""
+
+    name = "hir.state_role"
+
+
+def i64_attr(n: int) -> IntegerAttr[I64]:
+    return IntegerAttr(n, i64)
+
+
+def f64_attr(x: float) -> FloatAttr[Float64Type]:
+    return FloatAttr(x, f64)
+
+
+class LoadWeight(IRDLOperation, ABC):
+    """Gives a weight in its file's own type; inside a repeated function, the layer's member."""
+
+    weight = prop_def(FlatSymbolRefAttrConstr)
+    result = result_def(AnyTensor)
+    traits = traits_def(Pure())
+    assembly_format = "$weight `:` type($result) attr-dict"
+
+    def __init__(self, weight: str, type: Attribute):
+        super().__init__(properties={"weight": SymbolRefAttr(weight)}, result_types=[type])
+
+
+class Embedding(IRDLOperation, ABC):
+    """Rows of a table chosen by ids: `[rows] i32, [vocab, d] -> [rows, d] f32`."""
+
+    ids = operand_def(AnyTensor)
+    table = operand_def(AnyTensor)
+    result = result_def(AnyTensor)
+    traits = traits_def(Pure())
+    assembly_format = "$ids `,` $table `:` type($ids) `,` type($table) `->` type($result) attr-dict"
+
+    def __init__(self, ids: SSAValue, table: SSAValue):
+        super().__init__(
+            operands=[ids, table], result_types=[shapes.embedding(ids.type, table.type)]
+        )
+
+    def verify_(self) -> None:
+        shapes.expect(self, self.result.type, shapes.embedding(self.ids.type, self.table.type))
+
+
+class RmsNorm(IRDLOperation, ABC):
+    """x / sqrt(mean(x^2) + eps) * weight over the last dimension (Zhang and Sennrich, 2019)."""
+
+    T: ClassVar = VarConstraint("T", AnyTensor)
+    input = operand_def(T)
+    weight = operand_def(AnyTensor)
+    eps = prop_def(FloatAttr[Float64Type])
+    result = result_def(T)
+    traits = traits_def(Pure())
+    assembly_format = "$input `,` $weight `eps` $eps `:` type($input) `,` type($weight) attr-dict"
+
+    def __init__(self, input: SSAValue, weight: SSAValue, eps: float):
+        super().__init__(
+            operands=[input, weight], properties={"eps": f64_attr(eps)}, result_types=[input.type]
+        )
+
+    def verify_(self) -> None:
+        shapes.check_norm(self.name, self.input.type, self.weight.type)
+
+
+class RopeTable(IRDLOperation, ABC):
+    """Cosines and sines of rotary embedding, `[positions, n_rot] f32` each (Su et al., 2021)."""
+
+    base = prop_def(FloatAttr[Float64Type])
+    cos = result_def(AnyTensor)
+    sin = result_def(AnyTensor)
+    traits = traits_def(Pure())
+    assembly_format = "`base` $base `:` type($cos) `,` type($sin) attr-dict"
+
+    def __init__(self, base: float, positions: int, n_rot: int):
+        type = tensor([positions, n_rot])
+        super().__init__(properties={"base": f64_attr(base)}, result_types=[type, type])
+
+    def verify_(self) -> None:
+        shapes.check_rope_table(self.name, self.cos.type, self.sin.type)
+
+
+class Rope(IRDLOperation, ABC):
+    """
+    Rotates pairs (2i, 2i + 1) of each head by the angle of the row's position.
+
+    Row r is at position `start + r`, `start` a dimension of the program.
+    """
+
+    T: ClassVar = VarConstraint("T", AnyTensor)
+    input = operand_def(T)
+    cos = operand_def(AnyTensor)
+    sin = operand_def(AnyTensor)
+    start = prop_def(StringAttr)
+    head_dim = prop_def(IntegerAttr[I64])
+    result = result_def(T)
+    traits = traits_def(Pure())
+    assembly_format = (
+        "$input `,` $cos `,` $sin `start` $start `head_dim` $head_dim `:` type($input) `,`"
+        " type($cos) `,` type($sin) attr-dict"
+    )
+
+    def __init__(self, input: SSAValue, cos: SSAValue, sin: SSAValue, start: str, head_dim: int):
+        super().__init__(
+            operands=[input, cos, sin],
+            properties={"start": StringAttr(start), "head_dim": i64_attr(head_dim)},
+            result_types=[input.type],
+        )
+
+    def verify_(self) -> None:
+        shapes.check_rope(
+            self.name, self.input.type, self.cos.type, self.sin.type, self.head_dim.value.data
+        )
+
+
+class Attention(IRDLOperation, ABC):
+    """
+    Causal attention of queries on the keys and values of a state.
+
+    `[rows, heads * head_dim], [keys, kv_heads * head_dim] x 2 -> [rows, heads * head_dim]`; the
+    last row is the query at position keys - 1. Heads share keys in groups (Ainslie et al., 2023).
+    """
+
+    T: ClassVar = VarConstraint("T", AnyTensor)
+    S: ClassVar = VarConstraint("S", AnyTensor)
+    query = operand_def(T)
+    keys = operand_def(S)
+    values = operand_def(S)
+    head_dim = prop_def(IntegerAttr[I64])
+    scale = prop_def(FloatAttr[Float64Type])
+    result = result_def(T)
+    traits = traits_def(MemoryReadEffect())
+    assembly_format = (
+        "$query `,` $keys `,` $values `head_dim` $head_dim `scale` $scale `:` type($query) `,`"
+        " type($keys) attr-dict"
+    )
+
+    def __init__(
+        self, query: SSAValue, keys: SSAValue, values: SSAValue, head_dim: int, scale: float
+    ):
+        super().__init__(
+            operands=[query, keys, values],
+            properties={"head_dim": i64_attr(head_dim), "scale": f64_attr(scale)},
+            result_types=[query.type],
+        )
+
+    def verify_(self) -> None:
+        shapes.check_attention(self.name, self.query.type, self.keys.type, self.head_dim.value.data)
+
+
+class Unary(IRDLOperation, ABC):
+    """An element-wise function of one tensor."""
+
+    T: ClassVar = VarConstraint("T", AnyTensor)
+    kind = prop_def(UnaryAttr)
+    input = operand_def(T)
+    result = result_def(T)
+    traits = traits_def(Pure())
+    assembly_format = "$kind $input `:` type($input) attr-dict"
+
+    def __init__(self, kind: UnaryKind, input: SSAValue):
+        super().__init__(
+            operands=[input], properties={"kind": UnaryAttr(kind)}, result_types=[input.type]
+        )
+
+
+class Binary(IRDLOperation, ABC):
+    """An element-wise function of two tensors of one shape."""
+
+    T: ClassVar = VarConstraint("T", AnyTensor)
+    kind = prop_def(BinaryAttr)
+    lhs = operand_def(T)
+    rhs = operand_def(T)
+    result = result_def(T)
+    traits = traits_def(Pure())
+    assembly_format = "$kind $lhs `,` $rhs `:` type($lhs) attr-dict"
+
+    def __init__(self, kind: BinaryKind, lhs: SSAValue, rhs: SSAValue):
+        super().__init__(
+            operands=[lhs, rhs], properties={"kind": BinaryAttr(kind)}, result_types=[lhs.type]
+        )
+
+
+class LastRows(IRDLOperation, ABC):
+    """The last rows of a tensor: `[seq, d] -> [out, d]`, out <= seq."""
+
+    input = operand_def(AnyTensor)
+    result = result_def(AnyTensor)
+    traits = traits_def(Pure())
+    assembly_format = "$input `:` type($input) `->` type($result) attr-dict"
+
+    def __init__(self, input: SSAValue, result: Attribute):
+        super().__init__(operands=[input], result_types=[result])
+
+    def verify_(self) -> None:
+        shapes.check_last_rows(self.name, self.input.type, self.result.type)
+
+
+class Sample(IRDLOperation, ABC):
+    """
+    Draws a token from the last row of logits: `[rows, vocab] f32, [8] i32 -> [1] i32`.
+
+    The parameters are the words of `rlx.runtime.abi.SamplingParams`.
+    """
+
+    logits = operand_def(AnyTensor)
+    params = operand_def(AnyTensor)
+    result = result_def(AnyTensor)
+    traits = traits_def(Pure())
+    assembly_format = (
+        "$logits `,` $params `:` type($logits) `,` type($params) `->` type($result) attr-dict"
+    )
+
+    def __init__(self, logits: SSAValue, params: SSAValue):
+        super().__init__(operands=[logits, params], result_types=[tensor([1], i32)])
+
+    def verify_(self) -> None:
+        shapes.check_sample(self.name, self.logits.type, self.params.type)
+        shapes.expect(self, self.result.type, tensor([1], i32))
+
+
+class Repeat(IRDLOperation, ABC):
+    """
+    Calls a function once for each layer in `first .. last - 1`.
+
+    The function's results are the next layer's leading arguments; the other arguments stay.
+    """
+
+    callee = prop_def(FlatSymbolRefAttrConstr)
+    first = prop_def(IntegerAttr[I64])
+    last = prop_def(IntegerAttr[I64])
+    arguments = var_operand_def(AnyTensor)
+    res = var_result_def(AnyTensor)
+    assembly_format = (
+        "$callee `(` $arguments `)` `layers` $first `to` $last `:`"
+        " functional-type($arguments, $res) attr-dict"
+    )
+
+    def __init__(self, callee: str, first: int, last: int, arguments: Sequence[SSAValue], n: int):
+        super().__init__(
+            operands=[arguments],
+            properties={
+                "callee": SymbolRefAttr(callee),
+                "first": i64_attr(first),
+                "last": i64_attr(last),
+            },
+            result_types=[[a.type for a in arguments[:n]]],
+        )
+
+    def verify_(self) -> None:
+        shapes.check_repeat(self.name, self.first, self.last, self)

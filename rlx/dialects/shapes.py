@@ -1,0 +1,167 @@
+"""Shape rules and checks that HIR and MIR share; every message names the shapes."""
+
+from __future__ import annotations
+
+from xdsl.dialects.builtin import IntegerAttr, TensorType, f32, i32
+from xdsl.ir import Attribute, Operation
+from xdsl.utils.exceptions import VerifyException
+
+from rlx.dialects.common import (
+    FORMATS,
+    Dim,
+    PackedType,
+    QuantType,
+    dims_of,
+    element_of,
+    format_of,
+    spell,
+    tensor,
+)
+
+
+def expect(op: Operation, given: Attribute, inferred: Attribute) -> None:
+    """Raise VerifyException unless an operation's declared result is what its operands give."""
+    if given != inferred:
+        raise VerifyException(
+            f"{op.name}: expected the result {spell(inferred)}, got {spell(given)}"
+        )
+
+
+def _matrix(what: str, type_: Attribute) -> tuple[Dim, Dim]:
+    dims = dims_of(type_)
+    if len(dims) != 2:
+        raise VerifyException(f"{what}: expected two dimensions, got {spell(type_)}")
+    return dims[0], dims[1]
+
+
+def _floats(what: str, *types: Attribute) -> None:
+    for type_ in types:
+        if element_of(type_) != f32:
+            raise VerifyException(f"{what}: expected elements of f32, got {spell(type_)}")
+
+
+def check_blocks(what: str, type_: Attribute) -> None:
+    """A quantised weight's rows must be whole blocks."""
+    if not isinstance(element_of(type_), QuantType | PackedType):
+        return
+    format_ = format_of(type_)
+    last = dims_of(type_)[-1]
+    if isinstance(last, int) and last % FORMATS[format_]:
+        raise VerifyException(
+            f"{what}: expected rows of whole {format_} blocks of {FORMATS[format_]}, "
+            f"got {spell(type_)}"
+        )
+
+
+def linear(input_: Attribute, weight: Attribute) -> TensorType[Attribute]:
+    """`[rows, k] f32 x [n, k] -> [rows, n] f32`."""
+    rows, k = _matrix("linear input", input_)
+    n, weight_k = _matrix("linear weight", weight)
+    _floats("linear input", input_)
+    check_blocks("linear weight", weight)
+    if k != weight_k:
+        raise VerifyException(
+            f"linear: expected a weight whose last dimension is the input's {k}, "
+            f"got {spell(input_)} and {spell(weight)}"
+        )
+    return tensor([rows, n])
+
+
+def embedding(ids: Attribute, table: Attribute) -> TensorType[Attribute]:
+    """`[rows] i32 x [vocab, d] -> [rows, d] f32`."""
+    dims = dims_of(ids)
+    _, d = _matrix("embedding table", table)
+    if len(dims) != 1 or element_of(ids) != i32:
+        raise VerifyException(f"embedding: expected ids [rows] i32, got {spell(ids)}")
+    check_blocks("embedding table", table)
+    return tensor([dims[0], d])
+
+
+def check_norm(what: str, input_: Attribute, weight: Attribute) -> None:
+    _floats(what, input_, weight)
+    _, d = _matrix(what, input_)
+    if dims_of(weight) != (d,):
+        raise VerifyException(
+            f"{what}: expected a weight [{d}] for the input {spell(input_)}, got {spell(weight)}"
+        )
+
+
+def check_rope_table(what: str, cos: Attribute, sin: Attribute) -> None:
+    _floats(what, cos, sin)
+    positions, n_rot = _matrix(what, cos)
+    if cos != sin or not isinstance(positions, int) or not isinstance(n_rot, int) or n_rot % 2:
+        raise VerifyException(
+            f"{what}: expected two tables [positions, n_rot] with an even n_rot, "
+            f"got {spell(cos)} and {spell(sin)}"
+        )
+
+
+def check_rope(what: str, input_: Attribute, cos: Attribute, sin: Attribute, head_dim: int) -> None:
+    check_rope_table(what, cos, sin)
+    _floats(what, input_)
+    _, width = _matrix(what, input_)
+    _, n_rot = _matrix(what, cos)
+    if not isinstance(width, int) or head_dim < 1 or width % head_dim:
+        raise VerifyException(
+            f"{what}: expected a width that is a multiple of head_dim {head_dim}, "
+            f"got {spell(input_)}"
+        )
+    if not isinstance(n_rot, int) or n_rot > head_dim:
+        raise VerifyException(
+            f"{what}: expected at most head_dim {head_dim} rotated features, got {spell(cos)}"
+        )
+
+
+def check_append(what: str, input_: Attribute, result: Attribute) -> None:
+    _floats(what, input_, result)
+    _, width = _matrix(what, input_)
+    _, result_width = _matrix(what, result)
+    if width != result_width:
+        raise VerifyException(
+            f"{what}: expected rows of one width, got {spell(input_)} and {spell(result)}"
+        )
+
+
+def check_attention(what: str, query: Attribute, keys: Attribute, head_dim: int) -> None:
+    _floats(what, query, keys)
+    _, width = _matrix(what, query)
+    _, kv_width = _matrix(what, keys)
+    if not isinstance(width, int) or not isinstance(kv_width, int) or head_dim < 1:
+        raise VerifyException(f"{what}: expected numbers for widths, got {spell(query)}")
+    if width % head_dim or kv_width % head_dim or kv_width == 0 or width % kv_width:
+        raise VerifyException(
+            f"{what}: expected widths that are whole heads of {head_dim}, and query heads that "
+            f"are a multiple of the key heads, got {spell(query)} and {spell(keys)}"
+        )
+
+
+def check_last_rows(what: str, input_: Attribute, result: Attribute) -> None:
+    _, width = _matrix(what, input_)
+    _, result_width = _matrix(what, result)
+    if width != result_width or element_of(input_) != element_of(result):
+        raise VerifyException(
+            f"{what}: expected rows of one width, got {spell(input_)} and {spell(result)}"
+        )
+
+
+def check_sample(what: str, logits: Attribute, params: Attribute) -> None:
+    _floats(what, logits)
+    _matrix(what, logits)
+    if dims_of(params) != (8,) or element_of(params) != i32:
+        raise VerifyException(f"{what}: expected parameters [8] i32, got {spell(params)}")
+
+
+def check_repeat(what: str, first: IntegerAttr, last: IntegerAttr, op: Operation) -> None:
+    """A repeat's results are the types of its leading arguments, and its range is not empty."""
+    if not 0 <= first.value.data < last.value.data:
+        raise VerifyException(
+            f"{what}: expected layers first to last with 0 <= first < last, "
+            f"got {first.value.data} to {last.value.data}"
+        )
+    carried = [a.type for a in op.operands[: len(op.results)]]
+    if carried != [r.type for r in op.results]:
+        raise VerifyException(
+            f"{what}: expected results of the types of the leading arguments "
+            f"({', '.join(map(spell, carried))}), "
+            f"got ({', '.join(spell(r.type) for r in op.results)})"
+        )

@@ -1,0 +1,194 @@
+"""
+LLVM IR for a team of threads: a barrier, the loop of a worker, and the call that runs a job.
+
+A team is `TEAM_BYTES` bytes of zeroed memory that its threads share, at an address that is a
+multiple of 64. `THREADS` is written once, before the first worker starts; native code writes the
+rest. Each word that threads wait for or count in sits in a cache line of its own.
+
+A job is `void job(ptr ctx, i64 tid, i64 threads)` with tid in [0, threads). Its own barriers and
+the one that ends it are the same: every thread of the team must reach each of them.
+"""
+
+from __future__ import annotations
+
+from rlx.lowering.emitter import Function, Module, Value, i32, i64
+
+ARRIVED = 0
+"""i32: threads that have reached the barrier and wait in it."""
+GENERATION = 64
+"""i32: barriers passed, modulo 2**32; a futex."""
+BARRIER_SLEEPERS = 128
+"""i32: threads that may be asleep on `GENERATION`."""
+EPOCH = 192
+"""i32: jobs published, modulo 2**32; a futex."""
+IDLE_SLEEPERS = 256
+"""i32: workers that may be asleep on `EPOCH`."""
+JOB = 320
+"""ptr: the job of this epoch; null tells the workers to return."""
+CONTEXT = 328
+"""ptr: the job's argument."""
+THREADS = 336
+"""i64: threads in the team, the caller of `run` included."""
+TEAM_BYTES = 384
+
+SPINS = 2048
+"""Pauses before a thread sleeps: 20 to 100 us, as a pause takes 10 to 50 ns by the CPU."""
+
+_FUTEX_WAIT_PRIVATE, _FUTEX_WAKE_PRIVATE = 128, 129
+_SYS_FUTEX = {"x86_64": 202, "aarch64": 98}
+_NULL = Value("ptr", "null")
+
+
+def emit_barrier(module: Module) -> str:
+    """
+    Define `void barrier(ptr team, i64 threads)`, unless the module has it, and return its name.
+
+    All `threads` threads return from it after the last of them called it, and then see what each
+    of them wrote before its call. A waiting thread spins `SPINS` pauses, then sleeps.
+    """
+    if module.defines("barrier"):
+        return "barrier"
+    _emit_wait(module)
+    f = module.function("barrier", [("ptr", "team"), ("i64", "threads")])
+    team, threads = f.params
+
+    def meet() -> list[Value]:
+        generation = f.at(team, GENERATION)
+        # Read before arriving: it cannot change until this thread has arrived too.
+        seen = f.load_atomic("i32", generation, "monotonic")
+        before = f.atomic_rmw("add", f.at(team, ARRIVED), i32(1), "acq_rel")
+        last = f.icmp("eq", f.cast("zext", before, "i64"), f.sub(threads, 1))
+
+        def release() -> list[Value]:
+            f.store_atomic(i32(0), f.at(team, ARRIVED), "monotonic")
+            _advance(f, generation, f.at(team, BARRIER_SLEEPERS))
+            return []
+
+        def wait() -> list[Value]:
+            f.call("wait", "void", generation, seen, f.at(team, BARRIER_SLEEPERS))
+            return []
+
+        return f.if_(last, release, wait)
+
+    f.if_(f.icmp("ne", threads, 1), meet)
+    f.ret()
+    return "barrier"
+
+
+def emit_team(module: Module) -> None:
+    """
+    Define and export `void worker(ptr team, i64 tid)` and `void run(ptr team, ptr job, ptr ctx)`.
+
+    A worker (tid from 1) runs job after job until one is null. `run` is called by thread 0: it
+    runs its share of the job and returns when all have done theirs; one call at a time. A job may
+    be published before its workers have started; `run` then waits for them.
+    """
+    barrier = emit_barrier(module)
+    _emit_worker(module, barrier)
+    _emit_run(module, barrier)
+
+
+def _emit_worker(module: Module, barrier: str) -> None:
+    f = module.function("worker", [("ptr", "team"), ("i64", "tid")], exported=True)
+    team, tid = f.params
+    threads = f.load("i64", f.at(team, THREADS), align=8)
+    job = Value("ptr", "%job")
+
+    def next_job(epoch: list[Value]) -> Value:
+        f.call("wait", "void", f.at(team, EPOCH), epoch[0], f.at(team, IDLE_SLEEPERS))
+        f.line(f"{job.name} = load ptr, ptr {f.at(team, JOB).name}, align 8")
+        return f.icmp("ne", job, _NULL)
+
+    def work(epoch: list[Value]) -> list[Value]:
+        f.call_pointer(job, "void", f.load("ptr", f.at(team, CONTEXT), align=8), tid, threads)
+        f.call(barrier, "void", team, threads)
+        # Counted here, not read again: the next job may be published already.
+        return [f.add(epoch[0], 1)]
+
+    f.while_([i32(0)], next_job, work)
+    f.ret()
+
+
+def _emit_run(module: Module, barrier: str) -> None:
+    params = [("ptr", "team"), ("ptr", "job"), ("ptr", "ctx")]
+    f = module.function("run", params, exported=True)
+    team, job, ctx = f.params
+    threads = f.load("i64", f.at(team, THREADS), align=8)
+    f.store(job, f.at(team, JOB), align=8)
+    f.store(ctx, f.at(team, CONTEXT), align=8)
+    _advance(f, f.at(team, EPOCH), f.at(team, IDLE_SLEEPERS))
+
+    def work() -> list[Value]:
+        f.call_pointer(job, "void", ctx, i64(0), threads)
+        f.call(barrier, "void", team, threads)
+        return []
+
+    f.if_(f.icmp("ne", job, _NULL), work)
+    f.ret()
+
+
+def _advance(f: Function, word: Value, sleepers: Value) -> None:
+    """
+    Emit: add 1 to a word that threads wait on, and wake those that sleep.
+
+    Sequentially consistent on both sides: either this thread sees the count that a sleeper raised,
+    or the sleeper's futex call sees the new word and returns.
+    """
+    f.atomic_rmw("add", word, i32(1))
+    asleep = f.icmp("ne", f.load_atomic("i32", sleepers, "seq_cst"), 0)
+
+    def wake() -> list[Value]:
+        _futex(f, word, _FUTEX_WAKE_PRIVATE, i64(2**31 - 1))
+        return []
+
+    f.if_(asleep, wake)
+
+
+def _emit_wait(module: Module) -> None:
+    """Define `void wait(ptr word, i32 seen, ptr sleepers)`: return when the word isn't `seen`."""
+    f = module.function("wait", [("ptr", "word"), ("i32", "seen"), ("ptr", "sleepers")])
+    word, seen, sleepers = f.params
+
+    def unchanged() -> Value:
+        return f.icmp("eq", f.load_atomic("i32", word), seen)
+
+    def spin(v: list[Value]) -> list[Value]:
+        _pause(f)
+        return [f.add(v[0], 1)]
+
+    def sleep() -> list[Value]:
+        f.atomic_rmw("add", sleepers, i32(1))
+        f.while_([], lambda _: unchanged(), nap)
+        f.atomic_rmw("sub", sleepers, i32(1))
+        return []
+
+    def nap(_: list[Value]) -> list[Value]:
+        _futex(f, word, _FUTEX_WAIT_PRIVATE, f.cast("zext", seen, "i64"))
+        return []
+
+    f.while_([i64(0)], lambda v: f.and_(unchanged(), f.icmp("ult", v[0], SPINS)), spin)
+    f.if_(unchanged(), sleep)
+    f.ret()
+
+
+def _pause(f: Function) -> None:
+    """Emit a short delay that frees the core's resources for its other hardware thread."""
+    if _architecture(f) == "x86_64":
+        f.intrinsic("x86.sse2.pause", "void")
+    elif _architecture(f) == "aarch64":
+        # `yield` does nothing on most cores; an instruction barrier takes some ten nanoseconds.
+        f.intrinsic("aarch64.isb", "void", i32(15), suffixes=[])
+
+
+def _futex(f: Function, word: Value, operation: int, value: Value) -> None:
+    """Emit a futex call; where there are none a sleeper polls, so that to wake it is nothing."""
+    number = _SYS_FUTEX.get(_architecture(f))
+    if "linux" in f.target.triple and number is not None:
+        args = (word, i64(operation), value, _NULL, _NULL, i64(0))
+        f.call("syscall", "i64", i64(number), *args)
+    elif operation == _FUTEX_WAIT_PRIVATE:
+        f.call("usleep", "i32", i32(100))
+
+
+def _architecture(f: Function) -> str:
+    return f.target.triple.split("-", maxsplit=1)[0]

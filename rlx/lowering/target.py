@@ -1,0 +1,139 @@
+"""
+The machine that code is generated for.
+
+A `Target` is passed down to every generator and never read from a global, so that a program for
+another CPU can be printed on any machine and every instruction-set level can be tested on one.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from functools import cache
+
+from rlx.errors import RlxError
+
+PANEL = 16
+"""Output rows that a weight panel interleaves, and the width in lanes of every kernel's vectors."""
+
+_AVX2 = ("avx", "avx2", "fma", "f16c")
+_AVX512 = (*_AVX2, "avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512cd")
+_SPR = (*_AVX512, "avx512vnni", "avx512bf16", "avx512fp16", "amx-tile", "amx-int8", "amx-bf16")
+
+_X86 = "x86_64-unknown-linux-gnu"
+_ARM = "aarch64-unknown-linux-gnu"
+
+CPUS: dict[str, tuple[str, str, tuple[str, ...]]] = {
+    "generic": (_X86, "x86-64", ()),
+    "x86-64": (_X86, "x86-64", ()),
+    "haswell": (_X86, "haswell", _AVX2),
+    "x86-64-v3": (_X86, "x86-64-v3", _AVX2),
+    "skylake-avx512": (_X86, "skylake-avx512", _AVX512),
+    "x86-64-v4": (_X86, "x86-64-v4", _AVX512),
+    "icelake-server": (_X86, "icelake-server", (*_AVX512, "avx512vnni")),
+    "znver4": (_X86, "znver4", (*_AVX512, "avx512vnni", "avx512bf16")),
+    "sapphirerapids": (_X86, "sapphirerapids", _SPR),
+    "neoverse-n1": (_ARM, "neoverse-n1", ("neon",)),
+    "aarch64": (_ARM, "generic", ("neon",)),
+}
+"""Short name -> triple, LLVM's CPU name, and the features that generators ask about."""
+
+
+@dataclass(frozen=True)
+class Target:
+    """A CPU as the generators see it."""
+
+    name: str
+    triple: str
+    cpu: str
+    features: frozenset[str]
+    feature_string: str = ""
+    """LLVM's `+a,-b` list; empty where the CPU's name says it all."""
+    cores: int = 1
+    """Threads a program may use: this process's affinity and cgroup quota on the host."""
+
+    @staticmethod
+    def named(name: str, cores: int = 1) -> Target:
+        """
+        Return the target called `name` (a key of `CPUS`, or `host`).
+
+        Raises RlxError for a name that is not known.
+        """
+        if name == "host":
+            return Target.host()
+        if name not in CPUS:
+            known = ", ".join(["host", *sorted(CPUS)])
+            raise RlxError(f"unknown target cpu '{name}': expected one of {known}")
+        triple, cpu, features = CPUS[name]
+        return Target(name, triple, cpu, frozenset(features), cores=cores)
+
+    @staticmethod
+    def host() -> Target:
+        """Return the machine that this process runs on."""
+        return _host()
+
+    def has(self, *features: str) -> bool:
+        return self.features.issuperset(features)
+
+    @property
+    def avx512(self) -> bool:
+        return self.has("avx512f", "avx512bw", "avx512vl")
+
+    @property
+    def avx2(self) -> bool:
+        return self.has("avx2", "fma")
+
+    @property
+    def vector_bits(self) -> int:
+        return 512 if self.avx512 else 256 if self.avx2 else 128
+
+    @property
+    def registers(self) -> int:
+        """Return the number of vector registers."""
+        return 32 if self.avx512 or self.triple.startswith("aarch64") else 16
+
+    @property
+    def attributes(self) -> str:
+        """Return LLVM function attributes that make a module's text independent of the machine."""
+        features = f' "target-features"="{self.feature_string}"' if self.feature_string else ""
+        return (
+            f'nounwind "target-cpu"="{self.cpu}"{features} '
+            f'"prefer-vector-width"="{self.vector_bits}"'
+        )
+
+
+@cache
+def _host() -> Target:
+    import llvmlite.binding as llvm
+
+    features = llvm.get_host_cpu_features()
+    on = frozenset(name for name, present in features.items() if present)
+    return Target(
+        "host",
+        llvm.get_process_triple(),
+        llvm.get_host_cpu_name(),
+        on,
+        features.flatten(),
+        usable_cores(),
+    )
+
+
+def usable_cores() -> int:
+    """Return how many CPUs this process may use: its affinity, bounded by its cgroup's quota."""
+    cores = (
+        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    )
+    quota = _cgroup_quota()
+    return max(1, min(cores, quota) if quota else cores)
+
+
+def _cgroup_quota() -> int | None:
+    """Return the CPU quota in whole CPUs, rounded up, or None where there is none."""
+    try:
+        with open("/sys/fs/cgroup/cpu.max") as f:
+            limit, period = f.read().split()
+    except (OSError, ValueError):
+        return None
+    if limit == "max":
+        return None
+    return max(1, -(-int(limit) // int(period)))

@@ -1,0 +1,132 @@
+"""HIR to MIR: named things become tensor operations, weights become packed weights."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from xdsl.context import Context
+from xdsl.dialects.builtin import ModuleOp
+from xdsl.ir import Operation, SSAValue
+from xdsl.passes import ModulePass
+from xdsl.rewriter import InsertPoint, Rewriter
+from xdsl.utils.exceptions import VerifyException
+
+from rlx.dialects import hir, mir
+from rlx.dialects.common import dims_of
+from rlx.dialects.ops import BinaryKind, UnaryKind
+
+Lowered = tuple[Sequence[Operation], Sequence[SSAValue]]
+"""New operations in order, and the values that stand for the old results."""
+
+
+def _one(op: Operation) -> Lowered:
+    return [op], list(op.results)
+
+
+def _linear(input_: SSAValue, weight: SSAValue) -> tuple[mir.PackOp, mir.MatmulOp]:
+    pack = mir.PackOp(weight)
+    return pack, mir.MatmulOp(input_, pack.result)
+
+
+def _lower_linear(op: hir.LinearOp) -> Lowered:
+    pack, matmul = _linear(op.input, op.weight)
+    return [pack, matmul], [matmul.result]
+
+
+def _lower_swiglu(op: hir.SwiGluOp) -> Lowered:
+    pack_gate, gate = _linear(op.input, op.gate)
+    pack_up, up = _linear(op.input, op.up)
+    silu = mir.UnaryOp(UnaryKind.SILU, gate.result)
+    product = mir.BinaryOp(BinaryKind.MUL, silu.result, up.result)
+    pack_down, down = _linear(product.result, op.down)
+    new = [pack_gate, gate, pack_up, up, silu, product, pack_down, down]
+    return new, [down.result]
+
+
+def _lower_embedding(op: hir.EmbeddingOp) -> Lowered:
+    pack = mir.PackOp(op.table)
+    embedding = mir.EmbeddingOp(op.ids, pack.result)
+    return [pack, embedding], [embedding.result]
+
+
+def _lower_norm(op: hir.RmsNormOp) -> Lowered:
+    pack = mir.PackOp(op.weight)
+    norm = mir.RmsNormOp(op.input, pack.result, op.eps.value.data)
+    return [pack, norm], [norm.result]
+
+
+def _lower_append(op: hir.AppendOp, states: dict[str, hir.StateOp]) -> Lowered:
+    name = op.state.root_reference.data
+    if name not in states:
+        raise VerifyException(f"hir.append: state @{name} is not declared in this module")
+    state = mir.LoadStateOp(name, states[name].type)
+    append = mir.AppendOp(op.input, state.result, op.start.data, op.result.type)
+    return [state, append], [append.result]
+
+
+def _lower_rope_table(op: hir.RopeTableOp) -> Lowered:
+    positions, n_rot = dims_of(op.cos.type)
+    assert isinstance(positions, int)
+    assert isinstance(n_rot, int)
+    return _one(mir.RopeTableOp(op.base.value.data, positions, n_rot))
+
+
+def _handlers(states: dict[str, hir.StateOp]) -> dict[type[Operation], Callable[..., Lowered]]:
+    """Return what each HIR operation becomes."""
+    return {
+        hir.LinearOp: _lower_linear,
+        hir.SwiGluOp: _lower_swiglu,
+        hir.EmbeddingOp: _lower_embedding,
+        hir.RmsNormOp: _lower_norm,
+        hir.RopeTableOp: _lower_rope_table,
+        hir.AppendOp: lambda op: _lower_append(op, states),
+        hir.LoadWeightOp: lambda op: _one(
+            mir.LoadWeightOp(op.weight.root_reference.data, op.result.type)
+        ),
+        hir.RopeOp: lambda op: _one(
+            mir.RopeOp(op.input, op.cos, op.sin, op.start.data, op.head_dim.value.data)
+        ),
+        hir.AttentionOp: lambda op: _one(
+            mir.AttentionOp(
+                op.query, op.keys, op.values, op.head_dim.value.data, op.scale.value.data
+            )
+        ),
+        hir.UnaryOp: lambda op: _one(mir.UnaryOp(op.kind.data, op.input)),
+        hir.BinaryOp: lambda op: _one(mir.BinaryOp(op.kind.data, op.lhs, op.rhs)),
+        hir.LastRowsOp: lambda op: _one(mir.LastRowsOp(op.input, op.result.type)),
+        hir.SampleOp: lambda op: _one(mir.SampleOp(op.logits, op.params)),
+        hir.RepeatOp: lambda op: _one(
+            mir.RepeatOp(
+                op.callee.root_reference.data,
+                op.first.value.data,
+                op.last.value.data,
+                op.arguments,
+                len(op.res),
+            )
+        ),
+    }
+
+
+@dataclass(frozen=True)
+class LegalizeHirPass(ModulePass):
+    """
+    Lower every HIR operation to MIR; declarations of weights and state stay.
+
+    hir.linear %x, %w --> %p = mir.pack %w; mir.matmul %x, %p
+    """
+
+    name = "legalize-hir"
+
+    def apply(self, ctx: Context, op: ModuleOp) -> None:
+        states = {s.sym_name.data: s for s in op.ops if isinstance(s, hir.StateOp)}
+        handlers = _handlers(states)
+        for old in list(op.walk()):
+            handler = handlers.get(type(old))
+            if handler is None:
+                continue
+            new, values = handler(old)
+            for result, value in zip(old.results, values, strict=True):
+                value.name_hint = value.name_hint or result.name_hint
+            Rewriter.insert_op(new, InsertPoint.before(old))
+            Rewriter.replace_op(old, [], values)

@@ -1,0 +1,87 @@
+"""LLVM IR text to object code, and object code to callable addresses: the one user of llvmlite."""
+
+from __future__ import annotations
+
+import time
+from functools import cache
+
+import llvmlite.binding as llvm
+
+from rlx.errors import RlxError
+from rlx.lowering.target import Target
+
+
+class Compilations:
+    """A count of the modules that LLVM compiled in this process."""
+
+    count = 0
+    seconds = 0.0
+
+
+@cache
+def _initialise(every: bool) -> None:
+    """Register the host's back end, or every back end there is, with LLVM."""
+    if every:
+        llvm.initialize_all_targets()
+        llvm.initialize_all_asmprinters()
+    else:
+        llvm.initialize_native_target()
+        llvm.initialize_native_asmprinter()
+
+
+def _machine(target: Target, jit: bool, assembly: bool = False) -> llvm.TargetMachine:
+    _initialise(every=assembly)
+    return llvm.Target.from_triple(target.triple).create_target_machine(
+        cpu=target.cpu,
+        features=target.feature_string,
+        opt=3,
+        reloc="static" if jit else "pic",
+        codemodel="jitdefault" if jit else "default",
+        jit=jit,
+    )
+
+
+def _parse(text: str, machine: llvm.TargetMachine, target: Target) -> llvm.ModuleRef:
+    try:
+        module = llvm.parse_assembly(text)
+        module.verify()
+    except RuntimeError as e:
+        raise RlxError(f"LLVM rejected the generated code for {target.name}: {e}") from None
+    module.triple = target.triple
+    module.data_layout = str(machine.target_data)
+    return module
+
+
+def compile_object(text: str, target: Target) -> bytes:
+    """Compile LLVM IR text to an object file for `target`."""
+    start = time.perf_counter()
+    machine = _machine(target, jit=True)
+    data = machine.emit_object(_parse(text, machine, target))
+    Compilations.count += 1
+    Compilations.seconds += time.perf_counter() - start
+    return data
+
+
+def assembly(text: str, target: Target) -> str:
+    """Return the assembly of LLVM IR text for `target`, which may be another machine's."""
+    machine = _machine(target, jit=False, assembly=True)
+    return machine.emit_assembly(_parse(text, machine, target))
+
+
+class Engine:
+    """Executable code from one object file."""
+
+    def __init__(self, data: bytes):
+        _initialise(every=False)
+        machine = _machine(Target.host(), jit=True)
+        empty = llvm.parse_assembly("")
+        self._engine = llvm.create_mcjit_compiler(empty, machine)
+        self._engine.add_object_file(llvm.ObjectFileRef.from_data(data))
+        self._engine.finalize_object()
+
+    def address(self, name: str) -> int:
+        """Return the address of an exported function."""
+        address = self._engine.get_function_address(name)
+        if not address:
+            raise RlxError(f"the compiled program has no function '{name}'")
+        return address

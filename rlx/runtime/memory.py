@@ -1,0 +1,78 @@
+"""Memory that programs run in: anonymous segments, views and addresses of mappings, RSS."""
+
+from __future__ import annotations
+
+import mmap
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+POISON = 0xFF
+"""The byte that fills a poisoned segment: every float format reads it as a NaN."""
+
+HUGE_PAGE = 2 << 20
+
+
+class Block:
+    """A mapping whose bytes from `start` on are data, at a page-aligned `address`."""
+
+    def __init__(self, mapping: mmap.mmap, start: int, nbytes: int):
+        self.nbytes = nbytes
+        self.address = address_of(mapping) + start
+        self._start = start
+        self._map: mmap.mmap | None = mapping
+
+    def view(self, offset: int, dtype: DTypeLike, shape: Sequence[int]) -> NDArray[Any]:
+        """Return an array over the bytes from `offset`; it keeps the memory alive."""
+        if self._map is None:
+            raise ValueError("this memory is closed")
+        return np.ndarray(tuple(shape), dtype, self._map, self._start + offset)
+
+    def close(self) -> None:
+        """Give the memory back as soon as no view of it is left; `address` is invalid then."""
+        self._map = None
+
+
+class Segment(Block):
+    """
+    Zeroed memory of this process alone: an arena, state, the words of a team of threads.
+
+    After a fork the child has its own copy at the same address. `poison` fills the segment with
+    NaNs, to show reads of what was never written. `huge` asks for 2 MB pages, which save address
+    translation where all of a segment is used, but make 2 MB resident for each byte touched where
+    it is used sparsely; it is a hint, and means nothing for less than 2 MB.
+    """
+
+    def __init__(self, nbytes: int, poison: bool = False, huge: bool = False):
+        mapping = anonymous(nbytes)
+        if huge and nbytes >= HUGE_PAGE and hasattr(mmap, "MADV_HUGEPAGE"):
+            mapping.madvise(mmap.MADV_HUGEPAGE)
+        if poison:
+            np.frombuffer(mapping, np.uint8).fill(POISON)
+        super().__init__(mapping, 0, nbytes)
+
+
+def anonymous(nbytes: int) -> mmap.mmap:
+    """Return a private mapping without a file; of one byte where none are asked for."""
+    nbytes = max(nbytes, 1)
+    if sys.platform == "win32":
+        return mmap.mmap(-1, nbytes)
+    return mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+
+
+def address_of(mapping: mmap.mmap) -> int:
+    """Return the address of a mapping, read-only ones included."""
+    return np.frombuffer(mapping, np.uint8).ctypes.data
+
+
+def rss_anon() -> int | None:
+    """Return the resident anonymous memory of this process in bytes; None where Linux isn't."""
+    try:
+        with open("/proc/self/status") as f:
+            lines = [line for line in f if line.startswith("RssAnon:")]
+    except OSError:
+        return None
+    return int(lines[0].split()[1]) * 1024 if lines else None

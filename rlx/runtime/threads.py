@@ -1,0 +1,176 @@
+"""
+The threads that run compiled jobs together: Python threads inside a native loop.
+
+A worker is in native code, without the interpreter's lock, from its start until its team is
+closed. Between jobs it spins for some tens of microseconds, then sleeps and uses no CPU.
+"""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import os
+import threading
+import weakref
+from collections.abc import Callable
+from functools import cache
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from rlx.errors import RlxError
+from rlx.lowering.emitter import Module
+from rlx.lowering.sync import TEAM_BYTES, THREADS, emit_team
+from rlx.lowering.target import Target, usable_cores
+from rlx.runtime.cache import ObjectCache, warn_once
+from rlx.runtime.memory import Segment
+
+if TYPE_CHECKING:
+    from rlx.runtime.jit import Engine
+
+_teams: weakref.WeakSet[Team] = weakref.WeakSet()
+
+
+class Team:
+    """
+    Threads that run jobs together, the calling one included: one team for each loaded model.
+
+    `threads` defaults to the CPUs that this process may use and is clamped to them, with one
+    warning per process. Raises RlxError where it isn't an int of at least 1.
+
+    The other threads start at the first run and are daemons, stopped at the interpreter's exit.
+    `address` is what a job passes to `barrier`; it is the same for the team's life, and in a
+    forked child, which starts threads of its own.
+    """
+
+    def __init__(self, threads: int | None = None):
+        self._workers: list[threading.Thread] = []
+        self.threads = _clamp(threads)
+        self._memory = Segment(TEAM_BYTES)
+        self.address = self._memory.address
+        self._closed = False
+        self.reset()
+        _teams.add(self)
+
+    def reset(self) -> None:
+        """Start over without workers, as a forked child has none: for the hook below."""
+        self._lock = threading.Lock()
+        self._workers = []
+        words = self._memory.view(0, np.int64, [TEAM_BYTES // 8])
+        words[:] = 0
+        words[THREADS // 8] = self.threads
+
+    def run(self, job: int, ctx: int) -> None:
+        """
+        Call `void job(ptr ctx, i64 tid, i64 threads)` on every thread; return when all are done.
+
+        `job` and `ctx` are addresses. Python threads that call this at once take turns.
+        Raises RlxError where the system refuses the threads, or after `close`.
+        """
+        with self._lock:
+            if self._closed:
+                raise RlxError("this model was closed: load it again to run it")
+            if self.threads > 1 and not self._workers:
+                self._start()
+            _native().run(self.address, job, ctx)
+
+    def close(self) -> None:
+        """Stop the threads, after the run that is going on, if one is."""
+        with self._lock:
+            self._closed = True
+            if self._workers:
+                _native().run(self.address, None, None)
+            for thread in self._workers:
+                thread.join()
+            self._workers = []
+
+    def _start(self) -> None:
+        try:
+            for tid in range(1, self.threads):
+                work = (self._memory, tid)
+                thread = threading.Thread(target=_work, args=work, name=f"rlx-{tid}", daemon=True)
+                thread.start()
+                self._workers.append(thread)
+        except BaseException as e:
+            # A refused thread, or Ctrl-C while one was starting: those that did start return.
+            self._closed = True
+            self._workers = []
+            _native().run(self.address, None, None)
+            if isinstance(e, RuntimeError):
+                raise RlxError(
+                    f"the system refused {self.threads} threads ({e}): "
+                    "ask for fewer with threads=..., or raise its limit"
+                ) from None
+            raise
+
+    def __del__(self) -> None:
+        if self._workers:
+            self.close()
+
+
+class _Native(NamedTuple):
+    engine: Engine
+    """Holds the code."""
+    run: Callable[[int, int | None, int | None], None]
+    worker: Callable[[int, int], None]
+
+
+@cache
+def _native() -> _Native:
+    """Return the team's native code, from the object cache where it is there."""
+    # Imported here: LLVM takes 60 ms to load, and only those who run a job need it.
+    import llvmlite
+
+    from rlx.runtime.jit import Engine, compile_object
+
+    module = Module(Target.host())
+    emit_team(module)
+    objects = ObjectCache()
+    key = objects.key("team", llvmlite.__version__, module.text)
+    data = objects.get(key)
+    if data is None:
+        data = compile_object(module.text, module.target)
+        objects.put(key, data)
+    engine = Engine(data)
+    pointer = ctypes.c_void_p
+    # Calls through CFUNCTYPE release the interpreter's lock.
+    return _Native(
+        engine,
+        ctypes.CFUNCTYPE(None, pointer, pointer, pointer)(engine.address("run")),
+        ctypes.CFUNCTYPE(None, pointer, ctypes.c_int64)(engine.address("worker")),
+    )
+
+
+def _work(memory: Segment, tid: int) -> None:
+    """Run jobs until the team stops; `memory` is held so that it outlives the team's object."""
+    _native().worker(memory.address, tid)
+
+
+def _clamp(threads: object) -> int:
+    cores = usable_cores()
+    if threads is None:
+        return cores
+    if not isinstance(threads, int) or isinstance(threads, bool) or threads < 1:
+        raise RlxError(f"threads must be an int of at least 1, or None for all; got {threads!r}")
+    if threads > cores:
+        warn_once(
+            "threads",
+            f"{threads} threads were asked for, but this process may use {cores} CPUs: "
+            f"using {cores}",
+        )
+    return min(threads, cores)
+
+
+@atexit.register
+def _close_teams() -> None:
+    for team in list(_teams):
+        team.close()
+
+
+def _reset_teams() -> None:
+    for team in list(_teams):
+        team.reset()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_reset_teams)
