@@ -48,9 +48,10 @@ ADVANCE = "rlx.advance"
 @irdl_op_definition
 class WeightOp(IRDLOperation):
     """
-    A packed weight's place in the weight segment; member l of a family lies at offset + l * stride.
+    A packed weight's place in the weight segment.
 
-    `source` is the index of its first member among the source pointers that packing reads.
+    A family has a member for each layer in `first .. last - 1`, at offset + (layer - first) *
+    stride; its sources, which packing reads, are numbered from `source` on.
     """
 
     name = "lir.weight"
@@ -58,12 +59,13 @@ class WeightOp(IRDLOperation):
     key = prop_def(StringAttr)
     offset = prop_def(IntegerAttr[I64])
     stride = prop_def(IntegerAttr[I64])
-    layers = prop_def(IntegerAttr[I64])
+    first = prop_def(IntegerAttr[I64])
+    last = prop_def(IntegerAttr[I64])
     source = prop_def(IntegerAttr[I64])
     type = prop_def(AnyTensor)
     traits = traits_def(SymbolOpInterface())
     assembly_format = (
-        "$sym_name $key `offset` $offset `stride` $stride `layers` $layers `source` $source `:`"
+        "$sym_name $key `offset` $offset `stride` $stride `layers` $first `to` $last `source` $source `:`"
         " $type attr-dict"
     )
 
@@ -73,7 +75,7 @@ class WeightOp(IRDLOperation):
         key: str,
         offset: int,
         stride: int,
-        layers: int,
+        layers: range,
         source: int,
         type: Attribute,
     ):
@@ -83,7 +85,8 @@ class WeightOp(IRDLOperation):
                 "key": StringAttr(key),
                 "offset": i64_attr(offset),
                 "stride": i64_attr(stride),
-                "layers": i64_attr(layers),
+                "first": i64_attr(layers.start),
+                "last": i64_attr(layers.stop),
                 "source": i64_attr(source),
                 "type": type,
             }
@@ -92,7 +95,7 @@ class WeightOp(IRDLOperation):
 
 @irdl_op_definition
 class StateOp(IRDLOperation):
-    """A state's place in the state segment, which outlives every step."""
+    """A state's place in the state segment, which outlives every step; members as of weights."""
 
     name = "lir.state"
     sym_name = prop_def(SymbolNameConstraint())
@@ -100,11 +103,12 @@ class StateOp(IRDLOperation):
     head_dim = prop_def(IntegerAttr[I64])
     offset = prop_def(IntegerAttr[I64])
     stride = prop_def(IntegerAttr[I64])
-    layers = prop_def(IntegerAttr[I64])
+    first = prop_def(IntegerAttr[I64])
+    last = prop_def(IntegerAttr[I64])
     type = prop_def(AnyTensor)
     traits = traits_def(SymbolOpInterface())
     assembly_format = (
-        "$sym_name $role `head_dim` $head_dim `offset` $offset `stride` $stride `layers` $layers"
+        "$sym_name $role `head_dim` $head_dim `offset` $offset `stride` $stride `layers` $first `to` $last"
         " `:` $type attr-dict"
     )
 
@@ -115,7 +119,7 @@ class StateOp(IRDLOperation):
         head_dim: int,
         offset: int,
         stride: int,
-        layers: int,
+        layers: range,
         type: Attribute,
     ):
         super().__init__(
@@ -125,7 +129,8 @@ class StateOp(IRDLOperation):
                 "head_dim": i64_attr(head_dim),
                 "offset": i64_attr(offset),
                 "stride": i64_attr(stride),
-                "layers": i64_attr(layers),
+                "first": i64_attr(layers.start),
+                "last": i64_attr(layers.stop),
                 "type": type,
             }
         )

@@ -10,7 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from xdsl.dialects.builtin import FlatSymbolRefAttrConstr, StringAttr, SymbolRefAttr, TensorType
+from xdsl.dialects.builtin import (
+    I64,
+    FlatSymbolRefAttrConstr,
+    IntegerAttr,
+    StringAttr,
+    SymbolRefAttr,
+    TensorType,
+)
 from xdsl.dialects.utils import AbstractYieldOperation
 from xdsl.ir import Attribute, Block, Dialect, Operation, Region, SSAValue
 from xdsl.irdl import (
@@ -42,7 +49,7 @@ from rlx.dialects.common import (
     spell,
     tensor,
 )
-from rlx.dialects.ops import AnyTensor
+from rlx.dialects.ops import AnyTensor, StateRole, StateRoleAttr, i64_attr
 
 PHASE = "phase"
 """The attribute that says when an operation runs."""
@@ -133,29 +140,64 @@ class RopeOp(ops.Rope):
 
 @irdl_op_definition
 class AppendOp(IRDLOperation):
-    """Writes rows into a state from position `start`; gives a view of the positions filled."""
+    """
+    Writes rows into a state from position `start`; gives a view of the positions filled.
+
+    The state's role and head_dim choose the layout of its bytes.
+    """
 
     name = "mir.append"
     input = operand_def(AnyTensor)
     state = operand_def(AnyTensor)
+    role = prop_def(StateRoleAttr)
+    head_dim = prop_def(IntegerAttr[I64])
     start = prop_def(StringAttr)
     result = result_def(AnyTensor)
     traits = traits_def(MemoryReadEffect(), MemoryWriteEffect())
     assembly_format = (
-        "$input `to` $state `start` $start `:` type($input) `,` type($state)"
-        " `->` type($result) attr-dict"
+        "$input `to` $state $role `head_dim` $head_dim `start` $start `:` type($input) `,`"
+        " type($state) `->` type($result) attr-dict"
     )
 
-    def __init__(self, input: SSAValue, state: SSAValue, start: str, result: Attribute):
+    def __init__(
+        self,
+        input: SSAValue,
+        state: SSAValue,
+        role: StateRole,
+        head_dim: int,
+        start: str,
+        result: Attribute,
+    ):
         super().__init__(
             operands=[input, state],
-            properties={"start": StringAttr(start)},
+            properties={
+                "role": StateRoleAttr(role),
+                "head_dim": i64_attr(head_dim),
+                "start": StringAttr(start),
+            },
             result_types=[result],
         )
 
     def verify_(self) -> None:
         shapes.check_append(self.name, self.input.type, self.result.type)
         shapes.check_append(self.name, self.input.type, self.state.type)
+
+
+@irdl_op_definition
+class FirstRowsOp(IRDLOperation):
+    """The positions of a state that are filled: `[capacity, width] -> [keys, width]`, a view."""
+
+    name = "mir.first_rows"
+    input = operand_def(AnyTensor)
+    result = result_def(AnyTensor)
+    traits = traits_def(Pure())
+    assembly_format = "$input `:` type($input) `->` type($result) attr-dict"
+
+    def __init__(self, input: SSAValue, result: Attribute):
+        super().__init__(operands=[input], result_types=[result])
+
+    def verify_(self) -> None:
+        shapes.check_last_rows(self.name, self.input.type, self.result.type)
 
 
 @irdl_op_definition
@@ -242,6 +284,7 @@ KINDS: dict[type[Operation], OpKind] = {
     AttentionOp: OpKind.ATTENTION,
     UnaryOp: OpKind.ACTIVATION,
     BinaryOp: OpKind.BINARY,
+    FirstRowsOp: OpKind.NARROW,
     LastRowsOp: OpKind.NARROW,
     SampleOp: OpKind.SAMPLE,
     RepeatOp: OpKind.FUSED_TRANSFORMER_LAYER,

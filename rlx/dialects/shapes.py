@@ -78,7 +78,9 @@ def embedding(ids: Attribute, table: Attribute) -> TensorType[Attribute]:
 
 
 def check_norm(what: str, input_: Attribute, weight: Attribute) -> None:
-    _floats(what, input_, weight)
+    _floats(what, input_)
+    if format_of(weight) != "f32":
+        raise VerifyException(f"{what}: expected a weight of f32, got {spell(weight)}")
     _, d = _matrix(what, input_)
     if dims_of(weight) != (d,):
         raise VerifyException(

@@ -162,10 +162,17 @@ def _emit_quantised(f: Function, form: Format) -> None:
     scales = f.at(scales, scales_at(form, 1)) if form.interleaved else scales
     dot = _dot(f.target)
 
+    f.module.declare('llvm.prefetch.p0','void',['ptr','i32','i32','i32'])
     def block(b: Value, carried: list[Value]) -> list[Value]:
         (acc,) = carried
         digit = f.at(digits, b, _DIGITS)
         scale = f.at(scales, b, form.scale_step)
+        import os
+        D = int(os.environ.get("PFD", "0"))
+        if D:
+            at = f.at(f.at(panel, b, form.block_step), D)
+            for line in range(form.block_step // 64):
+                f.line(f"call void @llvm.prefetch.p0(ptr {f.at(at, 64 * line).name}, i32 0, i32 {os.environ.get('PFH','3')}, i32 1)")
         s, t, u = dot(f, form, f.at(panel, b, form.block_step), digit)
         power = f.splat(f.load("float", f.at(digit, _SCALE_AT)), PANEL)
         low = f.cast("sitofp", f.add(f.shl(t, 8), u), _ROW)
@@ -250,14 +257,17 @@ def _halves(f: Function, block: Value, dot: Callable[[Value], list[Value]], lane
 def _vnni_dot(f: Function, form: Format, block: Value, digit: Value) -> list[Value]:
     """Return the sums of 16 rows with the three digits, by dot products of four bytes."""
     lanes = 16 if f.target.has("avx512vnni") else 8
-    type_ = f"<{lanes} x i32>"
+    type_, name = f"<{lanes} x i32>", f"x86.avx512.vpdpbusd.{32 * lanes}"
 
     def rows(at: Value) -> list[Value]:
-        sums = [_bias(f, form, digit, plane, lanes) for plane in range(3)]
-        for plane, _, a, b in _byte_products(f, form, at, digit, lanes, nibbles=False):
-            name = f"x86.avx512.vpdpbusd.{32 * lanes}"
-            sums[plane] = f.intrinsic(name, type_, sums[plane], *_as_bytes(f, a, b))
-        return sums
+        # Two chains for each digit: a chain of 8 dependent products would wait for their latency.
+        chains = [[_bias(f, form, digit, plane, lanes), f.zero(type_)] for plane in range(3)]
+        products = _byte_products(f, form, at, digit, lanes, nibbles=False)
+        for i, (plane, _, a, b) in enumerate(products):
+            chain = chains[plane]
+            last = i // 3 % 2
+            chain[last] = f.intrinsic(name, type_, chain[last], *_as_bytes(f, a, b))
+        return [f.add(*chain) for chain in chains]
 
     return _halves(f, block, rows, lanes)
 

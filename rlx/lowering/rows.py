@@ -66,19 +66,35 @@ def row_reduce(
     """
     Return a reduction over a row of k elements, as a scalar.
 
-    `init` is the neutral 16-lane vector, body(column, mask, accumulator) returns the accumulator
-    with one chunk taken in (lanes masked off must leave it as it was), `combine` is a kind of
+    `init` is the neutral vector, `body` that of `row_accumulate`, `combine` a kind of
     `Function.reduce`.
     """
+    return f.reduce(combine, fold(f, combine, row_accumulate(f, k, init, body)))
+
+
+def row_accumulate(
+    f: Function, k: int, init: Value, body: Callable[[Value, Value | None, Value], Value]
+) -> list[Value]:
+    """
+    Return the four accumulators of a reduction over a row of k elements.
+
+    body(column, mask, accumulator) returns the accumulator with one chunk taken in; lanes that are
+    masked off must leave it as it was.
+    """
     lanes = [[init] for _ in range(_ACCUMULATORS)]
-    ends = _chunks(f, k, _ACCUMULATORS, lanes, lambda c, mask, acc: [body(c, mask, acc[0])])
+    return [end[0] for end in _chunks(f, k, _ACCUMULATORS, lanes, lambda c, m, a: [body(c, m, *a)])]
 
-    def pair(a: Value, b: Value) -> Value:
+
+def fold(f: Function, combine: str, values: list[Value]) -> Value:
+    """Return values of one type combined in pairs; `combine` is a kind of `Function.reduce`."""
+    while len(values) > 1:
+        a, b, *rest = values
         binary = combine in ("fadd", "fmul", "add", "mul", "or", "and", "xor")
-        return f.binary(combine, a, b) if binary else f.intrinsic(combine, a.type, a, b)
-
-    a, b, c, d = (end[0] for end in ends)
-    return f.reduce(combine, pair(pair(a, b), pair(c, d)))
+        values = [
+            *rest,
+            f.binary(combine, a, b) if binary else f.intrinsic(combine, a.type, a, b),
+        ]
+    return values[0]
 
 
 def _chunks(

@@ -34,6 +34,8 @@ TEAM_BYTES = 384
 SPINS = 2048
 """Pauses before a thread sleeps: 20 to 100 us, as a pause takes 10 to 50 ns by the CPU."""
 
+YIELDS = 0
+
 _FUTEX_WAIT_PRIVATE, _FUTEX_WAKE_PRIVATE = 128, 129
 _SYS_FUTEX = {"x86_64": 202, "aarch64": 98}
 _NULL = Value("ptr", "null")
@@ -166,7 +168,12 @@ def _emit_wait(module: Module) -> None:
         _futex(f, word, _FUTEX_WAIT_PRIVATE, f.cast("zext", seen, "i64"))
         return []
 
+    def give_way(v: list[Value]) -> list[Value]:
+        f.call("sched_yield", "i32")
+        return [f.add(v[0], 1)]
+
     f.while_([i64(0)], lambda v: f.and_(unchanged(), f.icmp("ult", v[0], SPINS)), spin)
+    f.while_([i64(0)], lambda v: f.and_(unchanged(), f.icmp("ult", v[0], YIELDS)), give_way)
     f.if_(unchanged(), sleep)
     f.ret()
 
@@ -191,4 +198,5 @@ def _futex(f: Function, word: Value, operation: int, value: Value) -> None:
 
 
 def _architecture(f: Function) -> str:
-    return f.target.triple.split("-", maxsplit=1)[0]
+    name = f.target.triple.split("-", maxsplit=1)[0]
+    return "aarch64" if name == "arm64" else name

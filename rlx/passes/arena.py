@@ -12,13 +12,16 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from heapq import heappop, heappush
-from operator import itemgetter
+from math import gcd
+from operator import itemgetter, or_
 
 from rlx.errors import RlxError
 
 # Work is counted in neighbours looked at while placing: about 50 ns each.
 _STATIC_WORK = 4_000_000
+_MAX_UNITS = 4096
 _SEARCH_WORK = {1: 30_000_000, 2: 300_000_000}
 
 # A placed buffer is one integer, offset << _END_BITS | end: they sort fast, and 0 means unplaced.
@@ -68,7 +71,7 @@ def plan(buffers: Sequence[Buffer], alignment: int = 64, effort: int = 0) -> Pla
     live = [b for b in buffers if b.size and b.upper > b.lower]
     problem = _Problem(live, alignment)
     keys = problem.best_static()
-    if effort:
+    if effort and problem.movable:
         keys = _search(problem, keys, _SEARCH_WORK[effort])
     # A buffer without bytes or lifetime conflicts with nothing.
     offsets = {b.id: b.fixed_offset or 0 for b in buffers}
@@ -175,6 +178,14 @@ class _Problem:
             for criterion in criteria
         ]
 
+    def place(self, order: list[int], fit: Callable[[Iterable[int], int], int]) -> list[int]:
+        """Return the keys that placing the movable buffers in `order` gives."""
+        keys = self.fixed_keys.copy()
+        for i in order:
+            offset = fit(self.gather[i](keys), self.sizes[i])
+            keys[i] = offset << _END_BITS | offset + self.sizes[i]
+        return keys
+
     def best_static(self) -> list[int]:
         """Return the placement of lowest peak among the fixed orders, first and best fit."""
         best: list[int] | None = None
@@ -184,10 +195,7 @@ class _Problem:
             for fit in (_first_fit, _best_fit):
                 if best is not None and work > _STATIC_WORK:
                     return best
-                keys = self.fixed_keys.copy()
-                for i in order:
-                    offset = fit(self.gather[i](keys), self.sizes[i])
-                    keys[i] = offset << _END_BITS | offset + self.sizes[i]
+                keys = self.place(order, fit)
                 work += per_order
                 if best is None or _peak(keys) < _peak(best):
                     best = keys
@@ -236,92 +244,117 @@ def _search(problem: _Problem, keys: list[int], budget: int) -> list[int]:
     shrinks over the budget, and placing goes on from there. When all fit, the limit drops.
     """
     rng = random.Random(0)
-    best, peak, bound = keys, _peak(keys), problem.lower_bound
-    # In the order of their offsets, first fit places every buffer where it is or lower.
-    state = _FirstFit(problem, sorted(problem.movable, key=lambda i: keys[i]))
-    limit = peak
+    state = _FirstFit(problem, keys)
+    order: list[int] = []
+    peak = limit = sum(state.sizes) + state.bound
     while state.work < budget:
         if state.extend(limit):
-            best, peak = state.keys.copy(), _peak(state.keys)
-            if peak <= bound:
+            order = sorted(state.order, key=lambda i: state.low[i])
+            peak = state.peak()
+            if peak <= state.bound:
                 break
-            limit = peak - 1 - int(0.03 * (peak - bound))
+            limit = peak - 1 - int(0.03 * (peak - state.bound))
             state.retreat(limit)
         else:
             reach = 0.2 * 0.1 ** (state.work / budget)
             state.advance(1 + int(rng.expovariate(1.0) * reach * state.position))
-    return best
+    found = problem.place(order, _first_fit)
+    return min(keys, found, key=_peak)
 
 
 class _FirstFit:
     """
     First fit along an order that changes, recomputing only the offsets that a change can reach.
 
-    `keys` are the buffers placed so far: `order[:position]`. `memo` is the last key of every buffer
-    and is right unless `dirty`: unless a buffer before it appeared or moved where it matters.
+    Memory is a bit mask: one bit per unit of the arena, in one integer per buffer, so that the
+    memory taken by all neighbours is a single `or`. Sizes and offsets are in units. When the sizes
+    have no unit that gives few enough bits, they are rounded up to one that does.
+
+    The buffers placed so far are `order[:position]`; of the others the mask is 0. `low` is the last
+    offset of every buffer and is right unless `dirty`: unless a buffer before it in the order
+    appeared or moved where that matters. `work` counts what the search costs.
     """
 
-    def __init__(self, problem: _Problem, order: list[int]) -> None:
+    def __init__(self, problem: _Problem, keys: list[int]) -> None:
+        fixed = [(key >> _END_BITS, key & _END_MASK) for key in problem.fixed_keys]
+        unit = gcd(*problem.sizes, *(offset for offset, _ in fixed))
+        unit *= -(-_peak(keys) // (unit * _MAX_UNITS))
         self.problem = problem
-        self.order = order
-        self.keys = problem.fixed_keys.copy()
-        self.memo = [0] * len(self.keys)
-        self.dirty = [True] * len(self.keys)
+        # By offset, first fit places every buffer where it is in `keys` or lower.
+        self.order = sorted(problem.movable, key=lambda i: keys[i])
+        self.sizes = [-(-size // unit) for size in problem.sizes]
+        self.masks = [(1 << -(-end // unit)) - (1 << offset // unit) for offset, end in fixed]
+        self.bound = -(-max(problem.lower_bound, _peak(problem.fixed_keys)) // unit)
+        self.low = [0] * len(keys)
+        self.dirty = [True] * len(keys)
         self.position = 0
         self.moved = -1
         self.work = 0
 
+    def peak(self) -> int:
+        """Return the end of the highest buffer."""
+        return max(mask.bit_length() for mask in self.masks)
+
     def extend(self, limit: int) -> bool:
         """Place buffers until one would end above `limit`; return whether all are placed."""
-        keys, memo, dirty, sizes = self.keys, self.memo, self.dirty, self.problem.sizes
+        sizes, masks, low, dirty = self.sizes, self.masks, self.low, self.dirty
         gather = self.problem.gather
         start = self.position
         for position in range(start, len(self.order)):
             i = self.order[position]
-            key = memo[i]
+            size, offset = sizes[i], low[i]
             if dirty[i]:
-                taken = gather[i](keys)
-                offset = _first_fit(taken, sizes[i])
-                key = offset << _END_BITS | offset + sizes[i]
-                self.work += len(taken) + 10
-            if key & _END_MASK > limit:
+                offset = _lowest_run(reduce(or_, gather[i](masks), 0), size, limit)
+                self.work += len(self.problem.neighbours[i]) + 20
+            if offset < 0 or offset + size > limit:
                 self.position = position
                 self.work += position - start + 10
                 return False
             if dirty[i]:
-                if key != memo[i] or i == self.moved:
-                    self._spread(i, key)
-                memo[i] = key
+                if offset != low[i] or i == self.moved:
+                    self._spread(i, offset)
+                low[i] = offset
                 dirty[i] = False
-            keys[i] = key
+            masks[i] = ((1 << size) - 1) << offset
         self.position = len(self.order)
         self.work += self.position - start
         return True
 
-    def _spread(self, i: int, key: int) -> None:
-        """Mark as dirty the neighbours placed after `i` whose offset its new key can change."""
-        keys, memo, dirty = self.keys, self.memo, self.dirty
-        old, new, end = self.memo[i] >> _END_BITS, key >> _END_BITS, key & _END_MASK
+    def _spread(self, i: int, offset: int) -> None:
+        """Mark as dirty the neighbours after `i` whose offset its new `offset` can change."""
+        masks, low, dirty, sizes = self.masks, self.low, self.dirty, self.sizes
+        old, end = low[i], offset + sizes[i]
         for j in self.problem.neighbours[i]:
-            if not keys[j] and not dirty[j]:
-                offset = memo[j] >> _END_BITS
-                # Leaving a place below j may open a gap for it; j itself may be in the way.
-                if old < offset or (offset < end and new < memo[j] & _END_MASK):
-                    dirty[j] = True
+            # Leaving a place below j may open a gap for it; otherwise j itself is in the way.
+            if not masks[j] and (old < low[j] or (low[j] < end and offset < low[j] + sizes[j])):
+                dirty[j] = True
+        self.work += len(self.problem.neighbours[i])
 
     def retreat(self, limit: int) -> None:
         """Go back to the first buffer that ends above `limit`."""
-        keys, order = self.keys, self.order
-        self.position = next(p for p, i in enumerate(order) if keys[i] & _END_MASK > limit)
+        masks, order = self.masks, self.order
+        self.position = next(p for p, i in enumerate(order) if masks[i].bit_length() > limit)
         for i in order[self.position :]:
-            keys[i] = 0
+            masks[i] = 0
 
     def advance(self, places: int) -> None:
         """Move the buffer that did not fit forward by `places` and go back to its new place."""
         target = max(self.position - places, 0)
         for i in self.order[target : self.position]:
-            self.keys[i] = 0
+            self.masks[i] = 0
         self.moved = self.order.pop(self.position)
         self.order.insert(target, self.moved)
         self.dirty[self.moved] = True
         self.position = target
+
+
+def _lowest_run(taken: int, size: int, limit: int) -> int:
+    """Return the lowest bit where `size` bits below `limit` are free of `taken`, or -1."""
+    runs = ~taken & (1 << limit) - 1
+    length = 1
+    # Bit b of `runs` says that `length` bits from b on are free.
+    while length * 2 <= size:
+        runs &= runs >> length
+        length *= 2
+    runs &= runs >> (size - length)
+    return (runs & -runs).bit_length() - 1

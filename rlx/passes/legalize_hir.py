@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from xdsl.context import Context
@@ -60,8 +60,16 @@ def _lower_append(op: hir.AppendOp, states: dict[str, hir.StateOp]) -> Lowered:
     name = op.state.root_reference.data
     if name not in states:
         raise VerifyException(f"hir.append: state @{name} is not declared in this module")
-    state = mir.LoadStateOp(name, states[name].type)
-    append = mir.AppendOp(op.input, state.result, op.start.data, op.result.type)
+    declared = states[name]
+    state = mir.LoadStateOp(name, declared.type)
+    append = mir.AppendOp(
+        op.input,
+        state.result,
+        declared.role.data,
+        declared.head_dim.value.data,
+        op.start.data,
+        op.result.type,
+    )
     return [state, append], [append.result]
 
 
@@ -72,40 +80,43 @@ def _lower_rope_table(op: hir.RopeTableOp) -> Lowered:
     return _one(mir.RopeTableOp(op.base.value.data, positions, n_rot))
 
 
-def _handlers(states: dict[str, hir.StateOp]) -> dict[type[Operation], Callable[..., Lowered]]:
-    """Return what each HIR operation becomes."""
-    return {
-        hir.LinearOp: _lower_linear,
-        hir.SwiGluOp: _lower_swiglu,
-        hir.EmbeddingOp: _lower_embedding,
-        hir.RmsNormOp: _lower_norm,
-        hir.RopeTableOp: _lower_rope_table,
-        hir.AppendOp: lambda op: _lower_append(op, states),
-        hir.LoadWeightOp: lambda op: _one(
-            mir.LoadWeightOp(op.weight.root_reference.data, op.result.type)
-        ),
-        hir.RopeOp: lambda op: _one(
-            mir.RopeOp(op.input, op.cos, op.sin, op.start.data, op.head_dim.value.data)
-        ),
-        hir.AttentionOp: lambda op: _one(
-            mir.AttentionOp(
-                op.query, op.keys, op.values, op.head_dim.value.data, op.scale.value.data
-            )
-        ),
-        hir.UnaryOp: lambda op: _one(mir.UnaryOp(op.kind.data, op.input)),
-        hir.BinaryOp: lambda op: _one(mir.BinaryOp(op.kind.data, op.lhs, op.rhs)),
-        hir.LastRowsOp: lambda op: _one(mir.LastRowsOp(op.input, op.result.type)),
-        hir.SampleOp: lambda op: _one(mir.SampleOp(op.logits, op.params)),
-        hir.RepeatOp: lambda op: _one(
-            mir.RepeatOp(
-                op.callee.root_reference.data,
-                op.first.value.data,
-                op.last.value.data,
-                op.arguments,
-                len(op.res),
-            )
-        ),
-    }
+def _lower(op: Operation, states: dict[str, hir.StateOp]) -> Lowered | None:
+    """Return what an operation becomes, None for one that stays."""
+    match op:
+        case hir.LinearOp():
+            return _lower_linear(op)
+        case hir.SwiGluOp():
+            return _lower_swiglu(op)
+        case hir.EmbeddingOp():
+            return _lower_embedding(op)
+        case hir.RmsNormOp():
+            return _lower_norm(op)
+        case hir.RopeTableOp():
+            return _lower_rope_table(op)
+        case hir.AppendOp():
+            return _lower_append(op, states)
+        case hir.LoadWeightOp():
+            return _one(mir.LoadWeightOp(op.weight.root_reference.data, op.result.type))
+        case hir.RopeOp():
+            head_dim = op.head_dim.value.data
+            return _one(mir.RopeOp(op.input, op.cos, op.sin, op.start.data, head_dim))
+        case hir.AttentionOp():
+            head_dim, scale = op.head_dim.value.data, op.scale.value.data
+            return _one(mir.AttentionOp(op.query, op.keys, op.values, head_dim, scale))
+        case hir.UnaryOp():
+            return _one(mir.UnaryOp(op.kind.data, op.input))
+        case hir.BinaryOp():
+            return _one(mir.BinaryOp(op.kind.data, op.lhs, op.rhs))
+        case hir.LastRowsOp():
+            return _one(mir.LastRowsOp(op.input, op.result.type))
+        case hir.SampleOp():
+            return _one(mir.SampleOp(op.logits, op.params))
+        case hir.RepeatOp():
+            callee, n = op.callee.root_reference.data, len(op.res)
+            first, last = op.first.value.data, op.last.value.data
+            return _one(mir.RepeatOp(callee, first, last, op.arguments, n))
+        case _:
+            return None
 
 
 @dataclass(frozen=True)
@@ -120,12 +131,11 @@ class LegalizeHirPass(ModulePass):
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         states = {s.sym_name.data: s for s in op.ops if isinstance(s, hir.StateOp)}
-        handlers = _handlers(states)
         for old in list(op.walk()):
-            handler = handlers.get(type(old))
-            if handler is None:
+            lowered = _lower(old, states)
+            if lowered is None:
                 continue
-            new, values = handler(old)
+            new, values = lowered
             for result, value in zip(old.results, values, strict=True):
                 value.name_hint = value.name_hint or result.name_hint
             Rewriter.insert_op(new, InsertPoint.before(old))

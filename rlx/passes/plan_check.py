@@ -296,14 +296,16 @@ def _simulate(
 
     def write(id: int, step: int | None) -> None:
         start, end = layout.ranges[id]
-        for root in holes:
-            if layout.overlap(id, root):
-                # Cut the range out of what was lost; it is now intact, or lost to this write.
-                rest = [part for hole in holes[root] for part in _cut(hole, start, end)]
-                if root != layout.roots[id]:
-                    low, high = layout.ranges[root]
-                    rest.append(_Hole(max(start, low), min(end, high), step, id))
-                holes[root] = rest
+        for root, found in holes.items():
+            if root == layout.roots[id]:
+                holes[root] = [part for hole in found for part in _cut(hole, start, end)]
+            elif layout.overlap(id, root):
+                # What was lost before keeps its first reason.
+                low, high = layout.ranges[root]
+                fresh = [_Hole(max(start, low), min(end, high), step, id)]
+                for hole in found:
+                    fresh = [rest for f in fresh for rest in _cut(f, hole.start, hole.end)]
+                found += fresh
 
     def lost(id: int) -> _Hole | None:
         start, end = layout.ranges[id]

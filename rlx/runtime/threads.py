@@ -70,9 +70,11 @@ class Team:
         with self._lock:
             if self._closed:
                 raise RlxError("this model was closed: load it again to run it")
+            # Before the workers, which need it too.
+            native = _native()
             if self.threads > 1 and not self._workers:
                 self._start()
-            _native().run(self.address, job, ctx)
+            native.run(self.address, job, ctx)
 
     def close(self) -> None:
         """Stop the threads, after the run that is going on, if one is."""

@@ -356,8 +356,8 @@ def read_everything(path: Path) -> None:
             assert file.tensor_bytes(name).nbytes == file.tensors[name].nbytes
 
 
-def test_opening_imports_no_compiler():
-    script = "import sys, rlx.frontends.gguf; print([m for m in sys.modules if m in sys.argv])"
+def test_front_end_imports_nothing_heavy():
+    script = "import sys, rlx.frontends.tokenizer; print([m for m in sys.modules if m in sys.argv])"
     unwanted = ["xdsl", "llvmlite", "gguf", "tokenizers", "jinja2"]
     result = subprocess.run(
         [sys.executable, "-c", script, *unwanted], capture_output=True, text=True, check=True

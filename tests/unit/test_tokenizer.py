@@ -274,6 +274,13 @@ def test_template_gets_the_published_names(tiny: Tokenizer):
     assert rendered == '<|im_start|>4[{"role": "é", "content": "<"}]<|im_end|>'
 
 
+def test_template_blocks_leave_no_whitespace(tiny: Tokenizer):
+    source = (
+        "{% for m in messages %}\n  {% if loop.last %}{% break %}{% endif %}\nx\n{% endfor %}\n"
+    )
+    assert changed(tiny, chat_template=source).chat([{}, {}, {}]) == "x\nx\n"
+
+
 @pytest.mark.parametrize(
     ("source", "message"),
     [

@@ -1,0 +1,213 @@
+"""
+Causal attention over the KV cache of kv_cache.py: one query (decode) or many (prefill).
+
+Blocks of keys are counted from position 0 and tiles of queries are aligned to absolute positions:
+a row's result does not depend on threads, on how a prompt was split into chunks, or on other rows,
+to the bit. Decode and prefill agree to rounding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from rlx.lowering.emitter import Function, Value, i64
+from rlx.lowering.kv_cache import LINE, Attention
+from rlx.lowering.online_softmax import (
+    Block,
+    Registers,
+    attend,
+    attend_rows,
+    combine,
+    prepare_row,
+    state_bytes,
+)
+
+DECODE_KEYS = 128
+"""Keys of a decode work unit."""
+
+PREFILL_KEYS = 64
+"""Keys of a prefill block: its K and V stay in L1 for all the heads that share them."""
+
+_STACK = 64 * 1024
+"""Bytes on the stack that the queries and states of a prefill work unit may take."""
+
+
+def decode_scratch_bytes(a: Attention) -> int:
+    """
+    Return the size of the scratch of `emit_attention_decode`.
+
+    Its first kv_heads * 64 bytes must be zero before the first call, and are again after each one.
+    """
+    return a.kv_heads * LINE + a.heads * _splits(a) * state_bytes(a)
+
+
+def _splits(a: Attention) -> int:
+    return -(-a.capacity // DECODE_KEYS)
+
+
+def emit_attention_decode(
+    f: Function,
+    a: Attention,
+    q: Value,
+    k: Value,
+    v: Value,
+    out: Value,
+    scratch: Value,
+    keys: Value,
+    tid: Value,
+    nth: Value,
+) -> None:
+    """
+    Emit one query's attention to cache positions 0 to keys - 1; keys is i64 and at least 1.
+
+    q, out f32 [heads][head_dim]. A work unit is a kv head and `DECODE_KEYS` keys. The thread that
+    finishes a kv head's last unit combines them all in order, so that the barrier that publishes
+    `out` is the only one.
+    """
+    splits = f.udiv(f.add(keys, DECODE_KEYS - 1), DECODE_KEYS)
+    scaled = f.alloca(a.group * a.row_bytes)
+    weights = f.alloca(Registers.of(f.target).rows * DECODE_KEYS * 4)
+
+    def unit(u: Value, _: list[Value]) -> list[Value]:
+        head = f.udiv(u, splits)
+        split = f.sub(u, f.mul(head, splits))
+        start = f.mul(split, DECODE_KEYS)
+        unit_bytes = a.group * state_bytes(a)
+        states = f.at(f.at(scratch, a.kv_heads * LINE), head, _splits(a) * unit_bytes)
+        state = f.at(states, split, unit_bytes)
+        queries = f.at(q, head, a.group * a.row_bytes)
+
+        def prepare(r: Value, _: list[Value]) -> list[Value]:
+            own = f.at(scaled, r, a.row_bytes), f.at(state, r, state_bytes(a))
+            prepare_row(f, a, f.at(queries, r, a.row_bytes), *own)
+            return []
+
+        def finish(r: Value, _: list[Value]) -> list[Value]:
+            target = f.at(f.at(out, head, a.group * a.row_bytes), r, a.row_bytes)
+            combine(f, a, f.at(states, r, state_bytes(a)), unit_bytes, splits, target)
+            return []
+
+        def finish_group() -> list[Value]:
+            f.store(i64(0), counter, 8)
+            return f.for_(0, a.group, 1, [], finish)
+
+        f.for_(0, a.group, 1, [], prepare)
+        attend_rows(
+            f, a, _block(f, a, k, v, head, start, keys, False), scaled, state, weights, a.group
+        )
+        counter = f.at(scratch, head, LINE)
+        done = f.atomic_rmw("add", counter, i64(1))
+        f.if_(f.icmp("eq", done, f.sub(splits, 1)), finish_group)
+        return []
+
+    units = f.mul(splits, a.kv_heads)
+    first = f.udiv(f.mul(units, tid), nth)
+    f.for_(first, f.udiv(f.mul(units, f.add(tid, 1)), nth), 1, [], unit)
+
+
+def _block(
+    f: Function,
+    a: Attention,
+    k: Value,
+    v: Value,
+    head: Value,
+    start: Value,
+    keys: Value,
+    causal: bool,
+) -> Block:
+    """Return the block of a kv head's keys from position `start` on, of `keys` from position 0."""
+    at = [f.at(f.at(cache, head, a.head_bytes), start, a.row_bytes) for cache in (k, v)]
+    size = PREFILL_KEYS if causal else DECODE_KEYS
+    return Block(*at, keys=f.sub(keys, start), size=size, causal=causal)
+
+
+def emit_attention_prefill(
+    f: Function,
+    a: Attention,
+    q: Value,
+    k: Value,
+    v: Value,
+    out: Value,
+    rows: Value,
+    past: Value,
+    tid: Value,
+    nth: Value,
+) -> None:
+    """
+    Emit causal attention of `rows` queries at positions past to past + rows - 1 (i64, rows >= 1).
+
+    q, out f32 [rows][heads][head_dim]; K and V of these positions are in the cache. A work unit is
+    a tile of queries and the heads that share a kv head, or some of them. Units go from the costly
+    last tile to the first, to the threads in turn and back.
+    """
+    tile = Registers.of(f.target).rows
+    shared = _shared_heads(a, tile)
+    scaled = f.alloca(shared * tile * a.row_bytes)
+    states = f.alloca(shared * tile * state_bytes(a))
+    weights = f.alloca(tile * PREFILL_KEYS * 4)
+    total = f.add(past, rows)
+    first_tile = f.udiv(past, tile)
+    tiles = f.sub(f.udiv(f.add(total, tile - 1), tile), first_tile)
+    units = f.mul(tiles, a.heads // shared)
+
+    def unit(u: Value) -> list[Value]:
+        rank = f.sub(f.sub(units, 1), u)
+        step = f.udiv(rank, a.heads // shared)
+        head = f.mul(f.sub(rank, f.mul(step, a.heads // shared)), shared)
+        start = f.mul(f.add(first_tile, step), tile)
+
+        def row(i: Value, body: Callable[[Value, Value, Value], None]) -> list[Value]:
+            """Emit body(position, state, offset of the row in q) for the unit's i-th row."""
+            h = f.udiv(i, tile)
+            position = f.add(start, f.sub(i, f.mul(h, tile)))
+            # Positions that aren't asked for share a tile with some that are: any row will do.
+            n = f.umin(f.sub(f.select(f.icmp("slt", position, past), past, position), past), last)
+            offset = f.add(f.mul(n, a.heads * a.row_bytes), f.mul(f.add(head, h), a.row_bytes))
+            body(position, f.at(states, i, state_bytes(a)), offset)
+            return []
+
+        def prepare(i: Value, offset: Value, state: Value) -> None:
+            prepare_row(f, a, f.at(q, offset), f.at(scaled, i, a.row_bytes), state)
+
+        def finish(position: Value, offset: Value, state: Value) -> None:
+            def write() -> list[Value]:
+                combine(f, a, state, 0, 1, f.at(out, offset))
+                return []
+
+            asked = f.icmp("ult", f.sub(position, past), rows)
+            f.if_(asked, write)
+
+        def key_block(b: Value, _: list[Value]) -> list[Value]:
+            at = f.mul(b, PREFILL_KEYS)
+            kv_head = f.udiv(head, a.group)
+            block = _block(f, a, k, v, kv_head, at, f.add(start, 1), True)
+
+            def one_head(h: Value, _: list[Value]) -> list[Value]:
+                own = f.at(scaled, h, tile * a.row_bytes), f.at(states, h, tile * state_bytes(a))
+                attend(f, a, block, *own, weights, tile)
+                return []
+
+            return f.for_(0, shared, 1, [], one_head)
+
+        last = f.sub(rows, 1)
+        count = shared * tile
+        f.for_(0, count, 1, [], lambda i, _: row(i, lambda p, s, o: prepare(i, o, s)))
+        f.for_(0, f.add(f.udiv(start, PREFILL_KEYS), 1), 1, [], key_block)
+        f.for_(0, count, 1, [], lambda i, _: row(i, lambda p, s, o: finish(p, o, s)))
+        return []
+
+    def round_(r: Value, _: list[Value]) -> list[Value]:
+        back = f.icmp("ne", f.and_(r, 1), 0)
+        place = f.select(back, f.sub(f.sub(nth, 1), tid), tid)
+        u = f.add(f.mul(r, nth), place)
+        f.if_(f.icmp("ult", u, units), lambda: unit(u))
+        return []
+
+    f.for_(0, f.udiv(f.add(units, f.sub(nth, 1)), nth), 1, [], round_)
+
+
+def _shared_heads(a: Attention, tile: int) -> int:
+    """Return how many heads of a group a prefill work unit takes: a divisor that fits the stack."""
+    head_bytes = tile * (a.row_bytes + state_bytes(a))
+    fits = [n for n in range(1, a.group + 1) if a.group % n == 0 and n * head_bytes <= _STACK]
+    return max(fits, default=1)

@@ -1,0 +1,123 @@
+"""
+What consumes a matmul's rows element by element joins its kernel, as the epilogue.
+
+The rules, with their reasons:
+- A value that others use too is yielded beside the operation's result. Nothing is computed twice,
+  and the operation still saves its launch and one reading of the value.
+- The rows may come from outside as well (a residual), but tables and states must: an epilogue has
+  a panel of the kernel's results at hand, never the whole of one.
+- Of two kernels that feed an operation the later one takes it, the other's result being ready by
+  then. Matmuls whose results meet in one operation have their widths in common, so the kernel can
+  compute them together.
+- RoPE turns pairs inside panels of 16 features: heads and the rotated part must be whole panels.
+- Reads and writes of state stay in order, and a kernel appends to a state once, because its
+  threads don't wait for each other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from xdsl.context import Context
+from xdsl.dialects.builtin import ModuleOp
+from xdsl.ir import Operation, SSAValue
+from xdsl.passes import ModulePass
+from xdsl.pattern_rewriter import PatternRewriter, RewritePattern, op_type_rewrite_pattern
+
+from rlx.dialects import mir
+from rlx.dialects.common import dims_of
+from rlx.passes.fuse_common import Fusion, cannot_group, in_order, matmuls, parts, source
+
+_PANEL = 16
+
+
+def _row_operands(op: Operation) -> Sequence[SSAValue] | None:
+    """Return the operands that an operation reads row by row, None for one that can't be fused."""
+    match op:
+        case mir.UnaryOp() | mir.RopeOp() | mir.AppendOp():
+            return [op.input]
+        case mir.BinaryOp():
+            return [op.lhs, op.rhs]
+        case _:
+            return None
+
+
+def _rope_misfit(op: mir.RopeOp) -> str | None:
+    head_dim, (_, n_rot) = op.head_dim.value.data, dims_of(op.cos.type)
+    if head_dim % _PANEL or not isinstance(n_rot, int) or n_rot % _PANEL:
+        return (
+            f"rope needs a head_dim and a rotated part that are multiples of {_PANEL}, "
+            f"got {head_dim} and {n_rot}"
+        )
+    return None
+
+
+def _state_of(op: mir.AppendOp) -> object:
+    state = op.state.owner
+    return state.state if isinstance(state, mir.LoadStateOp) else op.state
+
+
+def can_fuse_epilogue(op: Operation, kernel: Operation) -> str | None:
+    """Return why an operation can't end a matmul kernel (or a lone matmul); None when it can."""
+    rows = _row_operands(op)
+    if rows is None:
+        return f"{op.name} does not work row by row"
+    inner = parts(kernel)
+    inside = {r for o in inner for r in o.results}
+    if not inside.intersection(map(source, rows)):
+        return "the kernel does not compute its rows"
+    if any(source(v) in inside for v in op.operands if v not in rows):
+        return "it needs the whole of a value that the kernel computes"
+    if any(
+        source(v) in inside and isinstance(source(v).owner, mir.AppendOp | mir.RmsNormOp)
+        for v in rows
+    ):
+        return "it reads back what is not an epilogue's row: a state or normalised rows"
+    if isinstance(op, mir.RopeOp) and (misfit := _rope_misfit(op)):
+        return misfit
+    appends = [o for o in inner if isinstance(o, mir.AppendOp)]
+    if isinstance(op, mir.AppendOp) and _state_of(op) in map(_state_of, appends):
+        return "the kernel appends to that state already"
+    return cannot_group([kernel, op])
+
+
+@dataclass
+class MoveIntoMatmulKernel(RewritePattern):
+    fusion: Fusion
+
+    @op_type_rewrite_pattern
+    def match_and_rewrite(
+        self,
+        op: mir.UnaryOp | mir.BinaryOp | mir.RopeOp | mir.AppendOp,
+        rewriter: PatternRewriter,
+    ) -> None:
+        if isinstance(op.parent_op(), mir.KernelOp):
+            return
+        owners = (v.owner for v in op.operands)
+        kernels = in_order(o for o in owners if isinstance(o, Operation) and matmuls(o))
+        if not kernels:
+            return
+        reasons = {kernel: can_fuse_epilogue(op, kernel) for kernel in reversed(kernels)}
+        chosen = next((k for k, reason in reasons.items() if reason is None), kernels[-1])
+        self.fusion.attempt(op, [chosen, op], reasons[chosen], rewriter)
+
+
+@dataclass(frozen=True)
+class FuseEpiloguePass(ModulePass):
+    """
+    Move unary, binary, rope and append into the matmul kernel that computes their rows.
+
+    %y = mir.matmul %h, %w; %z = mir.binary add %x, %y
+        --> %z = mir.kernel { %0 = mir.matmul %h, %w; %1 = mir.binary add %x, %0; mir.yield %1 }
+
+    `target` names the gate; `report` leaves `rlx.fusion_report` on the module.
+    """
+
+    name = "fuse-epilogue"
+    target: str = "cpu"
+    report: bool = False
+
+    def apply(self, ctx: Context, op: ModuleOp) -> None:
+        fusion = Fusion.of(self.name, op, self.target)
+        fusion.run(MoveIntoMatmulKernel(fusion), op, self.report)

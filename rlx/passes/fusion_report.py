@@ -1,0 +1,137 @@
+"""
+The fusion report: what each fusion rule did and declined to do, and what it counted.
+
+A fusion pass with `report=true` leaves its entries in the module attribute `rlx.fusion_report`,
+an array of dictionaries that prints and parses; passes that follow append theirs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from xdsl.dialects.builtin import (
+    ArrayAttr,
+    BoolAttr,
+    DictionaryAttr,
+    FloatAttr,
+    IntegerAttr,
+    ModuleOp,
+    StringAttr,
+    f64,
+)
+from xdsl.ir import Attribute, Operation
+
+from rlx.contract import GraphIoProfile, IoFusionGate, fusion_benefit
+from rlx.dialects.ops import i64_attr
+
+FUSION_REPORT = "rlx.fusion_report"
+"""The module attribute that holds the report."""
+
+
+@dataclass(frozen=True)
+class FusionEntry:
+    """One fusion that was made (`reason` is empty) or declined; bytes are those of one run."""
+
+    rule: str
+    function: str
+    op: str
+    """What would move."""
+    kernel: str
+    """Where it would move to: the operations of that launch."""
+    launches_before: int
+    launches_after: int
+    bytes_before: int
+    bytes_after: int
+    score_ns: float
+    """What the target's gate makes of the launches and bytes saved."""
+    reason: str = ""
+
+    @property
+    def fused(self) -> bool:
+        return not self.reason
+
+    def __str__(self) -> str:
+        verdict = "fused" if self.fused else f"declined: {self.reason}"
+        return (
+            f"{self.rule} @{self.function}: {self.op} + {self.kernel}: {verdict} (launches "
+            f"{self.launches_before} -> {self.launches_after}, bytes {self.bytes_before} -> "
+            f"{self.bytes_after}, {self.score_ns:+.0f} ns saved)"
+        )
+
+    def to_attribute(self) -> DictionaryAttr:
+        """Return the entry as a dictionary of the module attribute."""
+        return DictionaryAttr(
+            {
+                "rule": StringAttr(self.rule),
+                "function": StringAttr(self.function),
+                "op": StringAttr(self.op),
+                "kernel": StringAttr(self.kernel),
+                "fused": BoolAttr.from_bool(self.fused),
+                "launches": ArrayAttr(map(i64_attr, (self.launches_before, self.launches_after))),
+                "bytes": ArrayAttr(map(i64_attr, (self.bytes_before, self.bytes_after))),
+                "score_ns": FloatAttr(self.score_ns, f64),
+                "reason": StringAttr(self.reason),
+            }
+        )
+
+    @staticmethod
+    def from_attribute(attribute: DictionaryAttr) -> FusionEntry:
+        """Read what `to_attribute` wrote."""
+        fields = attribute.data
+        launches, nbytes = _pair(fields["launches"]), _pair(fields["bytes"])
+        score = fields["score_ns"]
+        assert isinstance(score, FloatAttr)
+        return FusionEntry(
+            *(_text(fields[key]) for key in ("rule", "function", "op", "kernel")),
+            *launches,
+            *nbytes,
+            score.value.data,
+            _text(fields["reason"]),
+        )
+
+
+def _text(attribute: Attribute) -> str:
+    assert isinstance(attribute, StringAttr)
+    return attribute.data
+
+
+def _pair(attribute: Attribute) -> tuple[int, int]:
+    assert isinstance(attribute, ArrayAttr)
+    before, after = (v.value.data for v in attribute if isinstance(v, IntegerAttr))
+    return before, after
+
+
+@dataclass
+class FusionLog:
+    """The entries of one run of a pass: every fusion, and the last answer on each one declined."""
+
+    fused: list[FusionEntry] = field(default_factory=list[FusionEntry])
+    declined: dict[Operation, FusionEntry] = field(default_factory=dict[Operation, FusionEntry])
+
+    def add(self, op: Operation, entry: FusionEntry) -> None:
+        """Record an entry about `op`; a pattern may have tried it before."""
+        self.declined.pop(op, None)
+        if entry.fused:
+            self.fused.append(entry)
+        else:
+            self.declined[op] = entry
+
+    def write(self, module: ModuleOp) -> None:
+        """Append the entries to the module's report."""
+        entries = [*self.fused, *self.declined.values()]
+        earlier = module.attributes.get(FUSION_REPORT)
+        kept = list(earlier) if isinstance(earlier, ArrayAttr) else []
+        module.attributes[FUSION_REPORT] = ArrayAttr([*kept, *(e.to_attribute() for e in entries)])
+
+
+def fusion_report(module: ModuleOp) -> list[FusionEntry]:
+    """Return the entries that passes with `report=true` left in a module."""
+    attribute = module.attributes.get(FUSION_REPORT)
+    if not isinstance(attribute, ArrayAttr):
+        return []
+    return [FusionEntry.from_attribute(e) for e in attribute if isinstance(e, DictionaryAttr)]
+
+
+def score_ns(gate: IoFusionGate, before: GraphIoProfile, after: GraphIoProfile) -> float:
+    """Return the time that a gate expects a fusion to save in each run, in ns."""
+    return gate.score_ns(fusion_benefit(before, after))

@@ -1,0 +1,157 @@
+"""Launches become kernels: symbols of their own, shared by all launches of one structure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from xdsl.dialects.builtin import StringAttr
+from xdsl.ir import Attribute, Block, Operation, OpResult, SSAValue
+
+from rlx.dialects import lir, mir
+
+ELEMENTWISE = (mir.UnaryOp, mir.BinaryOp)
+KEPT_APART = (mir.LoadWeightOp, mir.LoadStateOp)
+"""Operations that only name something: they are not launched."""
+
+
+def state_of(value: SSAValue) -> SSAValue | None:
+    """Return the state that a value is a view of (an append's result), None for other values."""
+    owner = value.owner
+    if isinstance(owner, mir.KernelOp) and isinstance(value, OpResult):
+        return state_of(owner.yielded.arguments[value.index])
+    return owner.state if isinstance(owner, mir.AppendOp) else None
+
+
+@dataclass
+class Launch:
+    """A launch before it has buffers: a kernel's name, the values it reads and those it writes."""
+
+    kernel: str
+    op: Operation
+    ins: list[SSAValue]
+    outs: list[SSAValue]
+    appends: set[int]
+    """Positions in `ins` of states that the kernel writes."""
+    in_place: set[tuple[int, int]]
+    """Pairs (in, out) where an element is read before the same element is written, nowhere else."""
+
+
+@dataclass
+class Kernels:
+    """The kernels of a module by their structure."""
+
+    ops: dict[str, lir.KernelOp] = field(default_factory=dict)
+    _names: dict[str, int] = field(default_factory=dict)
+
+    def outline(self, op: Operation) -> Launch:
+        """Return a MIR operation as the launch of a kernel, which is made where it is new."""
+        inner = list(op.ops) if isinstance(op, mir.KernelOp) else [op]
+        yielded = list(op.yielded.arguments) if isinstance(op, mir.KernelOp) else list(op.results)
+        ins, types = _arguments(op)
+        kept = [i for i, v in enumerate(op.results) if state_of(v) is None]
+        block = Block(arg_types=types)
+        copies: dict[SSAValue, SSAValue] = {}
+        for value, argument in zip(ins, block.args, strict=True):
+            copies[value] = argument
+        for value in mir.captures(op):
+            state = state_of(value)
+            if state is not None:
+                rows = mir.FirstRowsOp(copies[state], value.type)
+                block.add_op(rows)
+                copies[value] = rows.result
+        for old in inner:
+            block.add_op(_clone(old, copies))
+        block.add_op(mir.YieldOp(*(copies[yielded[i]] for i in kept)))
+        return Launch(
+            self.add(_stem(inner), block),
+            op,
+            ins,
+            [op.results[i] for i in kept],
+            appended(block),
+            _in_place(block),
+        )
+
+    def copy(self, type_: Attribute) -> str:
+        """Return the kernel that copies a tensor."""
+        block = Block(arg_types=[type_])
+        block.add_op(mir.YieldOp(block.args[0]))
+        return self.add("copy", block)
+
+    def add(self, stem: str, block: Block) -> str:
+        """Return the name of the kernel of this structure, which is kept if it is the first."""
+        kernel = lir.KernelOp(stem, block)
+        key = str(kernel)
+        if key not in self.ops:
+            number = self._names.get(stem, 0)
+            self._names[stem] = number + 1
+            if number:
+                kernel.sym_name = StringAttr(f"{stem}_{number}")
+            self.ops[key] = kernel
+        return self.ops[key].sym_name.data
+
+
+def _arguments(op: Operation) -> tuple[list[SSAValue], list[Attribute]]:
+    """Return the values that a launch reads; a view of a state is replaced by the state."""
+    values: dict[SSAValue, None] = {}
+    for value in mir.captures(op):
+        state = state_of(value)
+        values[value if state is None else state] = None
+    return list(values), [v.type for v in values]
+
+
+def _clone(op: Operation, copies: dict[SSAValue, SSAValue]) -> Operation:
+    """Copy an operation without its phase and the hints that would tell equal kernels apart."""
+    new = op.clone(copies)
+    new.attributes.pop(mir.PHASE, None)
+    for old_result, result in zip(op.results, new.results, strict=True):
+        result.name_hint = None
+        copies[old_result] = result
+    return new
+
+
+def _stem(ops: Sequence[Operation]) -> str:
+    """Return a name that lists what a kernel computes: `rms_norm_matmul_rope_append`."""
+    names = [op.name.removeprefix("mir.") for op in ops if not isinstance(op, KEPT_APART)]
+    for i, op in enumerate(ops):
+        if isinstance(op, ELEMENTWISE) and len(ops) == len(names):
+            names[i] = str(op.kind.data)
+    return "_".join(dict.fromkeys(names)) or "copy"
+
+
+def appended(block: Block) -> set[int]:
+    """Return the positions of the arguments that are states written in the block."""
+    states = {op.state for op in block.ops if isinstance(op, mir.AppendOp)}
+    return {i for i, a in enumerate(block.args) if a in states}
+
+
+def _in_place(block: Block) -> set[tuple[int, int]]:
+    """
+    Return which results may take the bytes of which arguments.
+
+    An argument qualifies if only element-wise operations read it, and the result depends on it.
+    """
+    last = block.last_op
+    assert isinstance(last, mir.YieldOp)
+    pairs: set[tuple[int, int]] = set()
+    for i, argument in enumerate(block.args):
+        users = {use.operation for use in argument.uses}
+        if not users or not all(isinstance(u, ELEMENTWISE) for u in users):
+            continue
+        reached = _reached_elementwise(argument)
+        for o, value in enumerate(last.arguments):
+            if value in reached and value.type == argument.type:
+                pairs.add((i, o))
+    return pairs
+
+
+def _reached_elementwise(value: SSAValue) -> set[SSAValue]:
+    """Return what element-wise operations make of a value, and of what they make of it."""
+    reached: set[SSAValue] = set()
+    work = [value]
+    while work:
+        for use in work.pop().uses:
+            if isinstance(use.operation, ELEMENTWISE) and use.operation.result not in reached:
+                reached.add(use.operation.result)
+                work.append(use.operation.result)
+    return reached

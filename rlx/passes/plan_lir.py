@@ -1,0 +1,154 @@
+"""MIR to LIR: every launch gets its turn, every value its bytes, threads their barriers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from hashlib import blake2b
+
+from xdsl.context import Context
+from xdsl.dialects.builtin import IndexType, ModuleOp, StringAttr
+from xdsl.dialects.func import FuncOp
+from xdsl.ir import Block, Operation, SSAValue
+from xdsl.passes import ModulePass
+from xdsl.utils.exceptions import VerifyException
+
+from rlx.dialects import hir, lir
+from rlx.dialects.common import DimTable, PhaseKind
+from rlx.passes import arena
+from rlx.passes.barriers import insert_barriers
+from rlx.passes.buffers import Buffer, Space
+from rlx.passes.outline import appended
+from rlx.passes.schedule import Loop, Member, Operand, Schedule, Step, bind_io
+from rlx.passes.segments import ALIGNMENT, Segments, packing
+
+
+@dataclass
+class _Emitter:
+    """Turns a schedule whose buffers have places into a program's operations."""
+
+    values: dict[Buffer, SSAValue] = field(default_factory=dict[Buffer, SSAValue])
+
+    def declare(self, block: Block, buffers: Sequence[Buffer], offsets: dict[int, int]) -> None:
+        for i, buffer in enumerate(buffers):
+            match buffer.space:
+                case Space.INPUT:
+                    op = lir.InputOp(buffer.name, buffer.index, buffer.type)
+                case Space.OUTPUT:
+                    op = lir.OutputOp(buffer.name, buffer.index, buffer.type)
+                case Space.SLOT:
+                    op = lir.SlotOp(offsets[i], buffer.size, buffer.type)
+            block.add_op(op)
+            self.values[buffer] = op.result
+
+    def emit(self, block: Block, items: Sequence[Step | Loop], layer: SSAValue | None) -> None:
+        members: dict[Member, SSAValue] = {}
+        for item in items:
+            if isinstance(item, Loop):
+                body = Block(arg_types=[IndexType()])
+                body.args[0].name_hint = "layer"
+                self.emit(body, item.steps, body.args[0])
+                block.add_op(lir.LoopOp(item.layers.start, item.layers.stop, body))
+                continue
+            ins, outs = (
+                [self._value(block, o, layer, members) for o in operands]
+                for operands in (item.ins, item.outs)
+            )
+            block.add_op(lir.LaunchOp(item.kernel, item.phase, ins, outs))
+
+    def _value(
+        self,
+        block: Block,
+        operand: Operand,
+        layer: SSAValue | None,
+        members: dict[Member, SSAValue],
+    ) -> SSAValue:
+        if isinstance(operand, Buffer):
+            return self.values[operand]
+        if operand not in members:
+            cls = lir.RefOp if operand.packed else lir.SourceOp
+            op = cls(operand.symbol, layer if operand.layered else None, operand.type)
+            block.add_op(op)
+            members[operand] = op.result
+        return members[operand]
+
+
+def _in_phases(items: Sequence[Step | Loop]) -> list[Step | Loop]:
+    """Return launches in the order of their phases; within a phase the order stays."""
+
+    def rank(item: Step | Loop) -> int:
+        return 1 if isinstance(item, Loop) else list(PhaseKind).index(item.phase)
+
+    return sorted(items, key=rank)
+
+
+def _place(buffers: Sequence[Buffer], end: int, effort: int) -> arena.Placement:
+    """Give every buffer of the arena an offset; what the prologue makes lives to the end."""
+    requests = [
+        arena.Buffer(i, 0, end + 1, b.size)
+        if b.whole_run
+        else arena.Buffer(i, b.first, b.last + 1, b.size)
+        for i, b in enumerate(buffers)
+        if b.space is Space.SLOT
+    ]
+    return arena.plan(requests, alignment=ALIGNMENT, effort=effort)
+
+
+def _fingerprint(operations: Sequence[Operation]) -> str:
+    digest = blake2b(digest_size=8)
+    for op in operations:
+        digest.update(str(op).encode())
+    return digest.hexdigest()
+
+
+@dataclass(frozen=True)
+class PlanLirPass(ModulePass):
+    """
+    Plan a program: outline kernels, schedule launches, place buffers, insert barriers.
+
+    %y = mir.unary exp %x --> lir.launch @exp steady_state ins(%x) outs(%slot)
+    """
+
+    name = "plan-lir"
+    effort: int = 0
+
+    def apply(self, ctx: Context, op: ModuleOp) -> None:
+        functions = {f.sym_name.data: f for f in op.ops if isinstance(f, FuncOp)}
+        if "main" not in functions:
+            raise VerifyException("plan-lir: expected a function @main, the program")
+        schedule = Schedule(DimTable.of(op), functions)
+        inputs, outputs = bind_io(schedule, functions["main"])
+        segments = Segments()
+        segments.declare(op, schedule.layers)
+        packs = packing(schedule, [w for w in op.ops if isinstance(w, hir.WeightOp)])
+        placement = _place(schedule.buffers, schedule.time, self.effort)
+
+        body = Block()
+        emitter = _Emitter()
+        slots = [b for b in schedule.buffers if b.space is Space.SLOT]
+        ordered = [*inputs, *outputs, *slots]
+        index = {b: i for i, b in enumerate(schedule.buffers)}
+        offsets = {i: placement.offsets.get(index[b], 0) for i, b in enumerate(ordered)}
+        emitter.declare(body, ordered, offsets)
+        emitter.emit(body, [*packs, *_in_phases(schedule.items)], None)
+        kernels = list(schedule.kernels.ops.values())
+        appends = {k.sym_name.data: appended(k.body.block) for k in kernels}
+        insert_barriers(body, appends)
+
+        operations = [*segments.declarations, *kernels]
+        name = op.sym_name.data if op.sym_name is not None else "main"
+        program = lir.ProgramOp(
+            name,
+            arena_size=placement.peak,
+            lower_bound=placement.lower_bound,
+            alignment=ALIGNMENT,
+            state_size=segments.state_size,
+            weights_size=segments.weights_size,
+            fingerprint="",
+            body=body,
+        )
+        program.fingerprint = StringAttr(_fingerprint([*operations, program]))
+        for old in list(op.ops):
+            old.detach()
+            old.erase(safe_erase=False)
+        op.body.block.add_ops([*operations, program])

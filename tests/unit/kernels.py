@@ -1,0 +1,105 @@
+"""Compile a generated function for an instruction-set level, and call it on guarded buffers."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from rlx.lowering.emitter import Function, Module
+from rlx.lowering.target import Target
+from rlx.runtime import jit
+
+_GUARD = 256
+_SENTINEL = 0xA5
+
+
+def levels() -> list[str]:
+    """Return the instruction-set levels to test that this machine can run, the host's own last."""
+    host = Target.host()
+    names = ["generic", "haswell", "x86-64-v4"] if host.triple.startswith("x86_64") else []
+    return [name for name in names if host.has(*Target.named(name).features)] + ["host"]
+
+
+class Buffer:
+    """
+    Memory for a kernel between sentinel bytes, poisoned: every f32 in it is a NaN at first.
+
+    It starts `offset` bytes past a multiple of 64.
+    """
+
+    def __init__(self, size: int, offset: int = 0):
+        self.size = size
+        self._bytes = np.full(size + 2 * _GUARD + 64 + offset, 0xFF, np.uint8)
+        address = self._bytes.ctypes.data + _GUARD
+        self._start = _GUARD + (-address) % 64 + offset
+        self._bytes[: self._start] = _SENTINEL
+        self._bytes[self._start + size :] = _SENTINEL
+
+    @classmethod
+    def of(cls, array: np.ndarray, offset: int = 0) -> Buffer:
+        """Return a buffer that holds a copy of an array."""
+        array = np.ascontiguousarray(array)
+        buffer = cls(array.nbytes, offset)
+        buffer.bytes[:] = array.view(np.uint8).reshape(-1)
+        return buffer
+
+    @property
+    def address(self) -> int:
+        return self._bytes.ctypes.data + self._start
+
+    @property
+    def bytes(self) -> np.ndarray:
+        return self._bytes[self._start : self._start + self.size]
+
+    def array(self, dtype: type, *shape: int) -> np.ndarray:
+        """Return the contents as an array, a copy where they are not aligned for the dtype."""
+        return np.frombuffer(self.bytes.tobytes(), dtype).reshape(shape)
+
+    def check(self) -> None:
+        """Assert that the bytes around the buffer are untouched."""
+        assert (self._bytes[: self._start] == _SENTINEL).all(), "written before the buffer"
+        assert (self._bytes[self._start + self.size :] == _SENTINEL).all(), "written past the end"
+
+
+class Kernel:
+    """A compiled function of pointers (buffers) and i64 numbers without a result."""
+
+    def __init__(self, text: str, name: str, target: Target):
+        self._engine = jit.Engine(jit.compile_object(text, target))
+        self._address = self._engine.address(name)
+
+    def __call__(self, *args: Buffer | int) -> None:
+        """Call the function, then check the sentinels of every buffer."""
+        types = [ctypes.c_void_p if isinstance(a, Buffer) else ctypes.c_int64 for a in args]
+        values = [a.address if isinstance(a, Buffer) else a for a in args]
+        ctypes.CFUNCTYPE(None, *types)(self._address)(*values)
+        for a in args:
+            if isinstance(a, Buffer):
+                a.check()
+
+
+def module_of(
+    level: str, params: Sequence[tuple[str, str]], body: Callable[[Function], None]
+) -> Module:
+    """Return a module with one exported function `kernel`, whose body gets the Function."""
+    module = Module(Target.named(level))
+    f = module.function("kernel", params, exported=True)
+    body(f)
+    f.ret()
+    return module
+
+
+def compile_kernel(
+    level: str, params: Sequence[tuple[str, str]], body: Callable[[Function], None]
+) -> Kernel:
+    """Compile a function for a level; `params` are (type, name) pairs: ptr and i64."""
+    module = module_of(level, params, body)
+    return Kernel(module.text, "kernel", module.target)
+
+
+def nmse(result: np.ndarray, expected: np.ndarray) -> float:
+    """Return the squared error over the squared size of what was expected."""
+    expected = expected.astype(np.float64)
+    return float(((result - expected) ** 2).sum() / max((expected**2).sum(), 1e-300))

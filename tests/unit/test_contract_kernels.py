@@ -1,0 +1,461 @@
+"""Packing, GEMV and GEMM at every instruction-set level against float64 numpy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+
+import gguf
+import numpy as np
+import pytest
+from kernels import Buffer, Kernel, compile_kernel, levels, module_of, nmse
+
+from rlx.errors import RlxError
+from rlx.lowering.contract import Group, shares, store_panel, weight_bytes
+from rlx.lowering.emitter import Function, Value
+from rlx.lowering.formats import (
+    FORMATS,
+    emit_pack,
+    emit_unpack_row,
+    format_named,
+    packed_bytes,
+    panel_bytes,
+)
+from rlx.lowering.gemm import emit_gemm
+from rlx.lowering.gemv import emit_gemv
+from rlx.lowering.target import Target
+from rlx.runtime import jit
+
+LEVELS = levels()
+Weight = tuple[np.ndarray, np.ndarray]
+"""The bytes [n, row bytes] in GGUF's layout, and the values [n, k] in float64."""
+
+
+def random_weight(rng: np.random.Generator, name: str, n: int, k: int) -> Weight:
+    """Return random valid blocks and what they stand for."""
+    if name == "f32":
+        w = rng.standard_normal((n, k)).astype(np.float32)
+        return w.view(np.uint8).reshape(n, -1), w.astype(np.float64)
+    if name == "f16":
+        h = rng.standard_normal((n, k)).astype(np.float16)
+        return h.view(np.uint8).reshape(n, -1), h.astype(np.float64)
+    if name == "bf16":
+        top = (rng.standard_normal((n, k)).astype(np.float32).view(np.uint32) >> 16) << 16
+        values = top.view(np.float32).astype(np.float64)
+        return (top >> 16).astype(np.uint16).view(np.uint8).reshape(n, -1), values
+    form = FORMATS[name]
+    raw = rng.integers(0, 256, (n, k // 32, form.block_bytes), np.uint8)
+    halves = rng.standard_normal((n, k // 32, form.halves)).astype(np.float16)
+    halves[rng.random(halves.shape) < 0.02] = np.float16(3e-7)  # a subnormal
+    head = 2 * form.halves
+    raw[:, :, :head] = halves.view(np.uint8).reshape(n, k // 32, head)
+    scale = halves.astype(np.float64)
+    q = raw[:, :, head:]
+    if name == "q8_0":
+        values = q.view(np.int8) * scale
+    else:
+        nibbles = np.concatenate([q & 15, q >> 4], axis=2).astype(np.float64)
+        if name == "q4_0":
+            values = (nibbles - 8) * scale
+        else:
+            values = nibbles * scale[:, :, :1] + scale[:, :, 1:]
+    return raw.reshape(n, -1), values.reshape(n, k)
+
+
+@cache
+def pack_kernel(level: str, name: str) -> Kernel:
+    def body(f: Function) -> None:
+        src, dst, n, k, tid, nth = f.params
+        emit_pack(f, name, src, dst, n, k, tid, nth)
+
+    params = [(t, p) for t, p in zip(["ptr"] * 2 + ["i64"] * 4, "sdnkth", strict=True)]
+    return compile_kernel(level, params, body)
+
+
+def packed(weight: np.ndarray, name: str, n: int, k: int, level: str = "host") -> Buffer:
+    buffer = Buffer(packed_bytes(name, n, k))
+    for tid in range(2):
+        pack_kernel(level, name)(Buffer.of(weight, offset=1), buffer, n, k, tid, 2)
+    return buffer
+
+
+def expected_panels(weight: np.ndarray, name: str, n: int, k: int) -> np.ndarray:
+    """Return the packed bytes, by numpy's transpositions."""
+    form = FORMATS[name]
+    blocks, panels = k // form.block, -(-n // 16)
+    rows = np.zeros((panels * 16, blocks, form.block_bytes), np.uint8)
+    rows[:n] = weight.reshape(n, blocks, form.block_bytes)
+    rows = rows.reshape(panels, 16, blocks, form.block_bytes)
+    if not form.quantised:
+        flat = rows.transpose(0, 2, 1, 3).reshape(panels, -1)
+    else:
+        head = 2 * form.halves
+        halves = rows[..., :head].reshape(panels, 16, blocks, form.halves, 2)
+        halves = halves.transpose(0, 2, 3, 1, 4).reshape(panels, blocks, -1)
+        quants = rows[..., head:].copy()
+        if name == "q8_0":
+            quants[: n // 16] ^= 0x80
+            quants[n // 16 :, : n % 16] ^= 0x80
+        words = quants.reshape(panels, 16, blocks, form.words, 4)
+        words = words.transpose(0, 2, 3, 1, 4).reshape(panels, blocks, -1)
+        if form.interleaved:
+            flat = np.concatenate([words, halves], axis=2).reshape(panels, -1)
+        else:
+            flat = np.concatenate([words.reshape(panels, -1), halves.reshape(panels, -1)], axis=1)
+    out = np.zeros((panels, panel_bytes(name, k)), np.uint8)
+    out[:, : flat.shape[1]] = flat
+    return out.reshape(-1)
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("name", FORMATS)
+def test_pack(name: str, level: str):
+    rng = np.random.default_rng(1)
+    for n in (1, 15, 17, 48):
+        for blocks in (1, 2, 3):
+            k = FORMATS[name].block * blocks
+            weight, _ = random_weight(rng, name, n, k)
+            result = packed(weight, name, n, k, level).bytes
+            np.testing.assert_array_equal(result, expected_panels(weight, name, n, k))
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("name", FORMATS)
+def test_unpack_row(name: str, level: str):
+    rng = np.random.default_rng(2)
+    n, k = 35, 96
+    weight, values = random_weight(rng, name, n, k)
+    buffer = packed(weight, name, n, k)
+
+    def body(f: Function) -> None:
+        emit_unpack_row(f, name, f.params[0], f.params[1], k, f.params[2])
+
+    kernel = compile_kernel(level, [("ptr", "p"), ("i64", "row"), ("ptr", "out")], body)
+    for row in (0, 15, 16, 34):
+        out = Buffer(4 * k, offset=4)
+        kernel(buffer, row, out)
+        np.testing.assert_allclose(out.array(np.float32, k), values[row], rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["q4_1", "q4_0", "q8_0", "f16", "bf16"])
+def test_unpacked_rows_agree_with_the_gguf_package(name: str):
+    rng = np.random.default_rng(3)
+    n, k = 3, 64
+    weight, values = random_weight(rng, name, n, k)
+    theirs = gguf.quants.dequantize(weight, gguf.GGMLQuantizationType[name.upper()])
+    np.testing.assert_allclose(theirs, values, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_half_conversion_is_exact(level: str):
+    """Every binary16 number, as a weight of the f16 format, reads back as numpy converts it."""
+    bits = np.arange(1 << 16, dtype=np.uint16)
+    n, k = 1, len(bits)
+
+    def body(f: Function) -> None:
+        emit_unpack_row(f, "f16", f.params[0], f.params[1], k, f.params[2])
+
+    kernel = compile_kernel(level, [("ptr", "p"), ("i64", "row"), ("ptr", "out")], body)
+    out = Buffer(4 * k)
+    kernel(packed(bits.view(np.uint8), "f16", n, k), 0, out)
+    result, expected = out.array(np.float32, k), bits.view(np.float16).astype(np.float32)
+    nan = np.isnan(expected)
+    assert np.isnan(result[nan]).all()
+    np.testing.assert_array_equal(result[~nan].view(np.uint32), expected[~nan].view(np.uint32))
+
+
+# Products
+
+
+def weights_of(
+    rng: np.random.Generator, groups: list[Group], k: int
+) -> tuple[list[list[Buffer]], list[list[np.ndarray]]]:
+    drawn = [[random_weight(rng, name, g.n, k) for name in g.formats] for g in groups]
+    buffers = [
+        [packed(raw, name, g.n, k) for name, (raw, _) in zip(g.formats, ws, strict=True)]
+        for g, ws in zip(groups, drawn, strict=True)
+    ]
+    return buffers, [[values for _, values in ws] for ws in drawn]
+
+
+def pointers(f: Function, groups: list[Group], first: int) -> list[list[Value]]:
+    given = iter(f.params[first:])
+    return [[next(given) for _ in g.formats] for g in groups]
+
+
+def flat(buffers: list[list[Buffer]]) -> list[Buffer]:
+    return [b for bs in buffers for b in bs]
+
+
+class Gemv:
+    """A GEMV kernel whose outputs are one row of f32 for each weight of each group."""
+
+    def __init__(self, level: str, k: int, groups: list[Group]):
+        self.k, self.groups = k, groups
+        count = sum(len(g.formats) for g in groups)
+
+        def body(f: Function) -> None:
+            tid, nth, row = f.params[:3]
+            weights, outs = pointers(f, groups, 3), pointers(f, groups, 3 + count)
+
+            def store(f: Function, g: int, panel: Value, values: list[Value]) -> None:
+                for out, value in zip(outs[g], values, strict=True):
+                    store_panel(f, out, groups[g].n, panel, value)
+
+            emit_gemv(f, k, groups, row, weights, tid, nth, store)
+
+        params = [("i64", "tid"), ("i64", "nth"), ("ptr", "row")]
+        params += [("ptr", f"p{i}") for i in range(2 * count)]
+        self.module = module_of(level, params, body)
+        if level in LEVELS:
+            self.kernel = Kernel(self.module.text, "kernel", self.module.target)
+
+    def __call__(
+        self, row: np.ndarray, weights: list[list[Buffer]], threads: int
+    ) -> list[list[np.ndarray]]:
+        outs = [[Buffer(4 * g.n, offset=4) for _ in g.formats] for g in self.groups]
+        for tid in reversed(range(threads)):
+            self.kernel(tid, threads, Buffer.of(row, offset=4), *flat(weights), *flat(outs))
+        return [
+            [out.array(np.float32, g.n) for out in of_group]
+            for g, of_group in zip(self.groups, outs, strict=True)
+        ]
+
+
+def sequential(row: np.ndarray, values: np.ndarray) -> np.ndarray:
+    """Return dot products that add one f32 product after the other."""
+    products = values.astype(np.float32) * row
+    return np.cumsum(products, axis=1, dtype=np.float32)[:, -1]
+
+
+@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize(
+    ("n", "k"), [(1, 32), (15, 64), (17, 576), (48, 1536), (100, 96), (33, 8960)]
+)
+def test_gemv(name: str, n: int, k: int):
+    rng = np.random.default_rng(4)
+    groups = [Group((name,), n)]
+    weights, values = weights_of(rng, groups, k)
+    row = (rng.standard_normal(k) * 10.0 ** rng.uniform(-3, 2, k)).astype(np.float32)
+    exact = values[0][0] @ row.astype(np.float64)
+    # An activation's last bit is relative to the largest of its block.
+    largest = abs(row).reshape(-1, 32).max(1).repeat(32).astype(np.float64)
+    results: dict[str, np.ndarray] = {}
+    for level in LEVELS:
+        gemv = Gemv(level, k, groups)
+        one, two = gemv(row, weights, 1)[0][0], gemv(row, weights, 2)[0][0]
+        np.testing.assert_array_equal(one, two)
+        results[level] = one
+        assert (abs(one - exact) <= 2.0**-22 * (abs(values[0][0]) @ largest)).all()
+    for level in LEVELS[2:]:
+        np.testing.assert_array_equal(results[level], results[LEVELS[1]])
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("k", [576, 8960])
+def test_gemv_is_more_exact_than_a_sequential_f32_sum(name: str, k: int, level: str):
+    rng = np.random.default_rng(8)
+    groups = [Group((name,), 200)]
+    weights, values = weights_of(rng, groups, k)
+    row = rng.standard_normal(k).astype(np.float32) ** 3
+    exact = values[0][0] @ row.astype(np.float64)
+    ours = nmse(Gemv(level, k, groups)(row, weights, 2)[0][0], exact)
+    assert ours < nmse(sequential(row, values[0][0]), exact)
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_gemv_groups(level: str):
+    rng = np.random.default_rng(5)
+    groups = [
+        Group(("q4_1", "q8_0"), 50),
+        Group(("f16",), 16),
+        Group(("q4_0",), 7),
+        Group(("bf16", "q4_1", "f32"), 33),
+    ]
+    k = 160
+    weights, values = weights_of(rng, groups, k)
+    row = rng.standard_normal(k).astype(np.float32)
+    gemv = Gemv(level, k, groups)
+    whole = gemv(row, weights, 1)
+    for threads in (2, 3, 40):
+        for a, b in zip(whole, gemv(row, weights, threads), strict=True):
+            np.testing.assert_array_equal(a, b)
+    for of_group, expected in zip(whole, values, strict=True):
+        for result, w in zip(of_group, expected, strict=True):
+            assert nmse(result, w @ row.astype(np.float64)) < 1e-12
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("name", ["q4_1", "q4_0", "q8_0"])
+def test_gemv_extreme_numbers(name: str, level: str):
+    """The largest weights and digits of either sign, zeros, tiny and huge rows, and infinities."""
+    rng = np.random.default_rng(6)
+    k = 64
+    form = FORMATS[name]
+    raw, _ = random_weight(rng, name, 3, k)
+    blocks = raw.reshape(3, 2, form.block_bytes)
+    blocks[:, :, : 2 * form.halves] = np.ones(form.halves, np.float16).view(np.uint8)
+    for row, byte in enumerate((0x00, 0xFF, 0x7F if name == "q8_0" else 0x0F)):
+        blocks[row, :, 2 * form.halves :] = byte
+    if name == "q8_0":
+        blocks[0, :, 2:] = 0x80
+    values = gguf.quants.dequantize(raw, gguf.GGMLQuantizationType[name.upper()])
+    gemv = Gemv(level, k, [Group((name,), 3)])
+    weights = [[packed(raw, name, 3, k)]]
+    largest = np.nextafter(np.float32(2), np.float32(0))
+    for row in (
+        np.full(k, largest),
+        np.full(k, -largest),
+        np.full(k, 8355711 / 2**22),
+        np.full(k, -8355710.5 / 2**22),
+        np.where(np.arange(k) % 2, largest, -largest),
+        np.zeros(k),
+        np.full(k, 1e-30),
+        np.full(k, 3e30),
+    ):
+        row = row.astype(np.float32)
+        exact = values.astype(np.float64) @ row.astype(np.float64)
+        (result,) = gemv(row, weights, 1)[0]
+        np.testing.assert_allclose(result, exact, rtol=2e-7, atol=3e-7 * abs(row).max())
+    for bad in (np.inf, -np.inf, np.nan):
+        row = np.ones(k, np.float32)
+        row[40] = bad
+        assert np.isnan(gemv(row, weights, 1)[0][0]).all()
+
+
+class Gemm:
+    """A GEMM kernel: outputs [rows, n] for each weight."""
+
+    def __init__(self, level: str, k: int, groups: list[Group], stride: int):
+        self.k, self.groups, self.stride = k, groups, stride
+        count = sum(len(g.formats) for g in groups)
+
+        def body(f: Function) -> None:
+            tid, nth, a, rows = f.params[:4]
+            weights, outs = pointers(f, groups, 4), pointers(f, groups, 4 + count)
+
+            def store(f: Function, g: int, row: Value, panel: Value, values: list[Value]) -> None:
+                for out, value in zip(outs[g], values, strict=True):
+                    store_panel(f, f.at(out, row, 4 * groups[g].n), groups[g].n, panel, value)
+
+            emit_gemm(f, k, groups, a, stride, rows, weights, tid, nth, store)
+
+        params = [("i64", "tid"), ("i64", "nth"), ("ptr", "a"), ("i64", "rows")]
+        params += [("ptr", f"p{i}") for i in range(2 * count)]
+        self.kernel = compile_kernel(level, params, body)
+
+    def __call__(
+        self, a: np.ndarray, rows: int, weights: list[list[Buffer]], threads: int
+    ) -> list[list[np.ndarray]]:
+        strided = np.full((rows, self.stride // 4), np.nan, np.float32)
+        strided[:, : self.k] = a[:rows]
+        # Nothing past the last row's k numbers may be read into a result, nor written.
+        source = Buffer.of(strided.reshape(-1)[: max(rows * self.stride // 4, 1)], offset=4)
+        outs = [[Buffer(4 * rows * g.n, offset=4) for _ in g.formats] for g in self.groups]
+        for tid in reversed(range(threads)):
+            self.kernel(tid, threads, source, rows, *flat(weights), *flat(outs))
+        return [
+            [out.array(np.float32, rows, g.n) for out in of_group]
+            for g, of_group in zip(self.groups, outs, strict=True)
+        ]
+
+
+ROWS = (0, 1, 2, 3, 5, 7, 11, 12, 13, 14, 29, 64, 100)
+
+
+def check_gemm(
+    level: str, groups: list[Group], k: int, stride: int, rows: tuple[int, ...], limit: float
+) -> None:
+    rng = np.random.default_rng(7)
+    weights, values = weights_of(rng, groups, k)
+    a = rng.standard_normal((max(rows), k)).astype(np.float32)
+    gemm = Gemm(level, k, groups, stride)
+    whole = gemm(a, max(rows), weights, 1)
+    for of_group, expected in zip(whole, values, strict=True):
+        for result, w in zip(of_group, expected, strict=True):
+            assert nmse(result, a.astype(np.float64) @ w.T) < limit
+    for count in rows:
+        for threads in (1, 2):
+            for of_group, first in zip(gemm(a, count, weights, threads), whole, strict=True):
+                for result, reference in zip(of_group, first, strict=True):
+                    np.testing.assert_array_equal(result, reference[:count])
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("name", FORMATS)
+def test_gemm_formats(name: str, level: str):
+    for n, k in ((1, FORMATS[name].block), (17, 64), (100, 160)):
+        check_gemm(level, [Group((name,), n)], k, 4 * k + 20, ROWS, 1e-12)
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_gemm_groups(level: str):
+    groups = [
+        Group(("q4_1", "q8_0"), 48),
+        Group(("f16",), 15),
+        Group(("q4_0", "bf16", "f32"), 33),
+        Group(("q4_1",) * 4, 20),
+    ]
+    check_gemm(level, groups, 96, 384, (0, 1, 13, 30), 1e-12)
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_gemm_sizes(level: str):
+    check_gemm(level, [Group(("q4_1",), 48)], 1536, 6144, (3, 130), 1e-12)
+    check_gemm(level, [Group(("f32",), 17)], 33, 132, (5, 300), 1e-12)
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_gemm_blocks_of_k(level: str):
+    """Rows and k beyond the scratch: chunks of rows, blocks of k."""
+    check_gemm(level, [Group(("q4_1",), 17)], 8960, 4 * 8960, (1, 29, 140), 1e-11)
+    check_gemm(level, [Group(("f16", "f16"), 16)], 4111, 4 * 4111, (1, 1030), 1e-11)
+
+
+def test_shares_cover_every_item_once():
+    counts, costs = [5, 1, 0, 40], [3, 1, 7, 20]
+
+    def body(f: Function) -> None:
+        tid, nth, out = f.params
+        for g, (first, last) in enumerate(shares(f, counts, costs, tid, nth)):
+            f.store(first, f.at(out, 16 * g), align=8)
+            f.store(last, f.at(out, 16 * g + 8), align=8)
+
+    kernel = compile_kernel("host", [("i64", "tid"), ("i64", "nth"), ("ptr", "out")], body)
+    for threads in (1, 2, 3, 7, 100):
+        seen: list[list[int]] = [[] for _ in counts]
+        for tid in range(threads):
+            out = Buffer(16 * len(counts))
+            kernel(tid, threads, out)
+            for g, (first, last) in enumerate(out.array(np.int64, len(counts), 2)):
+                seen[g] += range(first, last)
+        assert seen == [list(range(n)) for n in counts]
+
+
+@pytest.mark.parametrize("level", ["aarch64", "neoverse-n1", "skylake-avx512", "znver4"])
+def test_other_machines_compile(level: str):
+    gemv = Gemv(level, 64, [Group((name,), 17) for name in FORMATS])
+    text = jit.assembly(gemv.module.text, Target.named(level))
+    instruction = "vpdpbusd" if level == "znver4" else "vpmaddubsw"
+    assert (instruction in text) == (level in ("znver4", "skylake-avx512"))
+
+
+def test_weight_bytes():
+    groups = [Group(("q4_1", "q4_1"), 1536), Group(("f32",), 17)]
+    assert weight_bytes(groups, 576) == 2 * 1536 * 576 // 32 * 20 + 32 * 576 * 4
+
+
+def test_errors():
+    with pytest.raises(RlxError, match="unknown weight format 'q3_k': expected one of q4_1"):
+        format_named("q3_k", 32)
+    with pytest.raises(RlxError, match="blocks of 32 along its rows, and rows of 40"):
+        packed_bytes("q4_1", 16, 40)
+
+    def empty(f: Function) -> None:
+        emit: Callable[..., None] = emit_gemv
+        zero = Value("i64", "0")
+        emit(f, 32, [Group(("f32",), 16)], f.params[0], [[]], zero, zero, None)
+
+    with pytest.raises(RlxError, match=r"the groups have \[1\] weights, and \[0\] pointers"):
+        module_of("host", [("ptr", "p")], empty)

@@ -1,0 +1,374 @@
+"""The barrier, the native worker loop and `Team`, with real threads."""
+
+from __future__ import annotations
+
+import gc
+import os
+import subprocess
+import sys
+import threading
+import time
+import warnings
+from functools import cache
+
+import numpy as np
+import pytest
+
+from rlx.errors import RlxError
+from rlx.lowering.emitter import Module, Value, i64
+from rlx.lowering.sync import emit_barrier, emit_team
+from rlx.lowering.target import Target, usable_cores
+from rlx.runtime import cache as cache_module
+from rlx.runtime import threads as threads_module
+from rlx.runtime.jit import Engine, assembly, compile_object
+from rlx.runtime.threads import Team
+
+LINE = 8
+"""i64 words in a cache line."""
+MAX_THREADS = 8
+
+
+@pytest.fixture(autouse=True)
+def _cores(monkeypatch, tmp_path):
+    """Let a team have as many threads as a test wants, and a cache of its own."""
+    monkeypatch.setattr(threads_module, "usable_cores", lambda: MAX_THREADS)
+    monkeypatch.setenv("RLX_CACHE_DIR", str(tmp_path))
+
+
+@cache
+def engine() -> Engine:
+    """
+    Compile the jobs of these tests.
+
+    `phases` takes {team, phases, delay, cells}: a cell of one cache line per thread, of a counter
+    and a count of errors. In each phase a thread adds 1 to its own counter, in turn after `delay`
+    steps of waste, and after a barrier compares everyone's with the phase; a second barrier ends
+    it. `once` adds 1 to the counter of its cell; `nothing` returns.
+    """
+    module = Module(Target.host())
+    barrier = emit_barrier(module)
+    params = [("ptr", "ctx"), ("i64", "tid"), ("i64", "threads")]
+    f = module.function("phases", params, exported=True)
+    ctx, tid, threads = f.params
+    team, cells = (f.load("ptr", f.at(ctx, 8 * i), 8) for i in (0, 3))
+    phases, delay = (f.load("i64", f.at(ctx, 8 * i), 8) for i in (1, 2))
+
+    def add(cell: Value, amount: Value) -> None:
+        f.store(f.add(f.load("i64", cell, 8), amount), cell, 8)
+
+    def phase(i: Value, _: list[Value]) -> list[Value]:
+        mine = f.at(cells, tid, 8 * LINE)
+        late = f.icmp("eq", f.binary("urem", i, threads), tid)
+        waste = f.alloca(8, 8)
+
+        def burn(j: Value, _: list[Value]) -> list[Value]:
+            f.line(f"store volatile i64 {j.name}, ptr {waste.name}, align 8")
+            return []
+
+        f.for_(0, f.select(late, delay, i64(0)), 1, [], burn)
+        add(mine, i64(1))
+        f.call(barrier, "void", team, threads)
+
+        def check(t: Value, _: list[Value]) -> list[Value]:
+            count = f.load("i64", f.at(cells, t, 8 * LINE), 8)
+            wrong = f.icmp("ne", count, f.add(i, 1))
+            add(f.at(mine, 8), f.cast("zext", wrong, "i64"))
+            return []
+
+        f.for_(0, threads, 1, [], check)
+        f.call(barrier, "void", team, threads)
+        return []
+
+    f.for_(0, phases, 1, [], phase)
+    f.ret()
+
+    f = module.function("once", params, exported=True)
+    cell = f.at(f.params[0], f.params[1], 8 * LINE)
+    f.store(f.add(f.load("i64", cell, 8), 1), cell, 8)
+    f.ret()
+    module.function("nothing", params, exported=True).ret()
+    return Engine(compile_object(module.text, module.target))
+
+
+def aligned_cells() -> np.ndarray:
+    raw = np.zeros((MAX_THREADS + 1) * LINE, np.int64)
+    start = -raw.ctypes.data % 64 // 8
+    return raw[start : start + MAX_THREADS * LINE].reshape(MAX_THREADS, LINE)
+
+
+def run_phases(team: Team, phases: int, delay: int) -> tuple[list[int], list[int]]:
+    """Return the threads' counters and errors."""
+    cells = aligned_cells()
+    ctx = np.array([team.address, phases, delay, cells.ctypes.data], np.int64)
+    team.run(engine().address("phases"), ctx.ctypes.data)
+    return cells[: team.threads, 0].tolist(), cells[: team.threads, 1].tolist()
+
+
+@pytest.mark.parametrize(
+    ("threads", "phases", "delay"),
+    [
+        (1, 1000, 0),
+        (2, 20000, 0),
+        (2, 300, 300_000),  # The others outlast their spinning and sleep.
+        (3, 1000, 100),
+        (4, 1000, 0),
+        (4, 100, 300_000),
+        (8, 200, 0),
+    ],
+)
+def test_barrier_separates_phases(threads: int, phases: int, delay: int) -> None:
+    team = Team(threads)
+    try:
+        assert run_phases(team, phases, delay) == ([phases] * threads, [0] * threads)
+    finally:
+        team.close()
+
+
+@pytest.mark.parametrize("threads", [1, 2, 4])
+def test_every_thread_runs_every_job_once(threads: int) -> None:
+    team = Team(threads)
+    cells = aligned_cells()
+    for i in range(500):
+        team.run(engine().address("once"), cells.ctypes.data)
+        assert cells[:, 0].tolist() == [i + 1] * threads + [0] * (MAX_THREADS - threads)
+    # Now with workers that have gone to sleep between the jobs.
+    for i in range(20):
+        time.sleep(0.002)
+        team.run(engine().address("once"), cells.ctypes.data)
+        assert cells[:threads, 0].tolist() == [501 + i] * threads
+    team.close()
+
+
+def test_python_threads_take_turns() -> None:
+    team = Team(2)
+    cells = aligned_cells()
+    address = engine().address("once")
+
+    def many() -> None:
+        for _ in range(1000):
+            team.run(address, cells.ctypes.data)
+
+    callers = [threading.Thread(target=many) for _ in range(3)]
+    for caller in callers:
+        caller.start()
+    for caller in callers:
+        caller.join()
+    assert cells[:2, 0].tolist() == [3000, 3000]
+    team.close()
+
+
+def test_teams_are_independent() -> None:
+    teams = [Team(2) for _ in range(3)]
+    for _ in range(3):
+        for team in teams:
+            assert run_phases(team, 100, 0) == ([100, 100], [0, 0])
+    for team in teams:
+        team.close()
+
+
+def test_an_idle_team_uses_no_cpu() -> None:
+    team = Team(4)
+    team.run(engine().address("nothing"), 0)
+    time.sleep(0.1)
+    before = time.process_time()
+    time.sleep(0.5)
+    assert time.process_time() - before < 0.25
+    team.close()
+
+
+def workers() -> int:
+    return sum(t.name.startswith("rlx-") for t in threading.enumerate())
+
+
+def test_workers_start_at_the_first_run_and_stop_at_close() -> None:
+    team = Team(3)
+    assert workers() == 0
+    team.run(engine().address("nothing"), 0)
+    assert workers() == 2
+    team.close()
+    assert workers() == 0
+    team.close()
+    with pytest.raises(RlxError, match="closed"):
+        team.run(engine().address("nothing"), 0)
+
+
+def test_a_dropped_team_stops_its_workers() -> None:
+    team = Team(3)
+    team.run(engine().address("nothing"), 0)
+    del team
+    gc.collect()
+    assert workers() == 0
+
+
+def test_a_refused_thread_is_an_error_and_leaves_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    start = threading.Thread.start
+
+    def refuse(thread: threading.Thread) -> None:
+        if thread.name == "rlx-3":
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    started = set(threading.enumerate())
+    with pytest.raises(RlxError, match="refused 4 threads"):
+        Team(4).run(engine().address("nothing"), 0)
+    for thread in set(threading.enumerate()) - started:
+        thread.join()
+
+
+@pytest.mark.parametrize("threads", [0, -1, 1.0, "2", True])
+def test_threads_must_be_a_positive_int(threads: object) -> None:
+    with pytest.raises(RlxError, match="threads must be an int of at least 1"):
+        Team(threads)
+
+
+def test_threads_are_clamped_with_one_warning(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(threads_module, "usable_cores", usable_cores)
+    monkeypatch.setattr(cache_module, "_warned", set())
+    assert Team().threads == usable_cores()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        assert Team(usable_cores()).threads == usable_cores()
+        assert caught == []
+        assert Team(1000).threads == usable_cores()
+        assert Team(2000).threads == usable_cores()
+    (warning,) = caught
+    assert "1000 threads were asked for" in str(warning.message)
+
+
+SCRIPT = """
+import ctypes, os, sys, time, warnings
+from rlx.runtime import threads
+threads.usable_cores = lambda: 4
+seen = []
+job = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)(
+    lambda ctx, tid, n: seen.append((tid, n))
+)
+address = ctypes.cast(job, ctypes.c_void_p).value
+team = threads.Team(4)
+team.run(address, 0)
+everyone = [(0, 4), (1, 4), (2, 4), (3, 4)]
+assert sorted(seen) == everyone
+"""
+
+
+def python(script: str) -> subprocess.CompletedProcess[str]:
+    """Run a script after `SCRIPT`; the time limit only turns a hang into a failure."""
+    command = [sys.executable, "-W", "ignore", "-c", SCRIPT + script]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120)
+
+
+@pytest.mark.parametrize(
+    "ending",
+    [
+        "",  # The workers spin.
+        "time.sleep(0.1)",  # They sleep.
+        "sys.exit(0)",
+        "del team; time.sleep(0.1)",
+        "import threading; t = threading.Thread(target=team.run, args=(address, 0), daemon=True)\n"
+        "t.start()",
+    ],
+)
+def test_the_interpreter_exits_cleanly(ending: str) -> None:
+    done = python(f"{ending}\nprint('end')")
+    assert (done.returncode, done.stdout.replace("end\n", ""), done.stderr) == (0, "", "")
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_forked_child_runs_and_exits() -> None:
+    done = python(
+        """
+address_before = team.address
+seen.clear()
+if pid := os.fork():
+    _, status = os.waitpid(pid, 0)
+    assert status == 0
+    team.run(address, 0)
+    assert sorted(seen) == everyone
+    print("parent done")
+else:
+    assert team.address == address_before
+    team.run(address, 0)
+    team.run(address, 0)
+    assert sorted(seen) == sorted(2 * everyone)
+    sys.exit(0)
+"""
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "parent done\n", "")
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_fork_during_a_run_leaves_the_child_usable() -> None:
+    done = python(
+        """
+import threading
+slow = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)(
+    lambda ctx, tid, n: time.sleep(0.3)
+)
+slow_address = ctypes.cast(slow, ctypes.c_void_p).value
+caller = threading.Thread(target=team.run, args=(slow_address, 0))
+caller.start()
+time.sleep(0.1)
+seen.clear()
+if pid := os.fork():
+    _, status = os.waitpid(pid, 0)
+    assert status == 0
+    caller.join()
+    print("parent done")
+else:
+    team.run(address, 0)
+    assert sorted(seen) == everyone
+    os._exit(0)
+"""
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "parent done\n", "")
+
+
+def test_ctrl_c_reaches_the_caller_after_the_run() -> None:
+    done = python(
+        """
+import signal, threading
+threading.Timer(0.05, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
+nap = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)(
+    lambda ctx, tid, n: time.sleep(0.2) if tid else None
+)
+try:
+    team.run(ctypes.cast(nap, ctypes.c_void_p).value, 0)
+    time.sleep(10)
+except KeyboardInterrupt:
+    seen.clear()
+    team.run(address, 0)
+    assert sorted(seen) == everyone
+    print("interrupted")
+"""
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "interrupted\n", "")
+
+
+def test_the_native_code_comes_from_the_cache_the_second_time(tmp_path) -> None:
+    count = "from rlx.runtime.jit import Compilations; print(Compilations.count)"
+    assert [python(count).stdout for _ in range(2)] == ["1\n", "0\n"]
+
+
+def test_running_a_team_imports_no_xdsl() -> None:
+    assert python("print([m for m in sys.modules if m.startswith('xdsl')])").stdout == "[]\n"
+
+
+@pytest.mark.parametrize("cpu", ["generic", "haswell", "aarch64", "neoverse-n1"])
+def test_the_team_compiles_for_other_cpus(cpu: str) -> None:
+    module = Module(Target.named(cpu))
+    emit_team(module)
+    text = assembly(module.text, module.target)
+    assert "syscall" in text
+    assert ("isb" if module.target.triple.startswith("aarch64") else "pause") in text
+
+
+def test_targets_without_futexes_poll() -> None:
+    import dataclasses
+
+    target = dataclasses.replace(Target.named("aarch64"), triple="arm64-apple-darwin")
+    module = Module(target)
+    emit_team(module)
+    text = assembly(module.text, target)
+    assert "usleep" in text
+    assert "syscall" not in text
