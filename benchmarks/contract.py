@@ -163,8 +163,13 @@ def fma_floor(target: Target) -> None:
     f = module.function("kernel", [("i64", "n"), ("ptr", "out")], exported=True)
     n, out = f.params
     x = f.splat(f.load("float", out), 16)
-    sums = f.for_(0, n, 1, [f.splat(f32(i), 16) for i in range(12)],
-                  lambda _, acc: [f.fma(a, x, x) for a in acc])
+    sums = f.for_(
+        0,
+        n,
+        1,
+        [f.splat(f32(i), 16) for i in range(12)],
+        lambda _, acc: [f.fma(a, x, x) for a in acc],
+    )
     for i, value in enumerate(sums):
         f.store(value, f.at(out, 64 * i))
     f.ret()

@@ -18,6 +18,7 @@ from xdsl.dialects.builtin import (
     StringAttr,
     SymbolNameConstraint,
     SymbolRefAttr,
+    UnitAttr,
 )
 from xdsl.ir import Attribute, Block, Dialect, Region, SSAValue
 from xdsl.irdl import (
@@ -26,6 +27,7 @@ from xdsl.irdl import (
     irdl_op_definition,
     operand_def,
     opt_operand_def,
+    opt_prop_def,
     prop_def,
     region_def,
     result_def,
@@ -65,8 +67,8 @@ class WeightOp(IRDLOperation):
     type = prop_def(AnyTensor)
     traits = traits_def(SymbolOpInterface())
     assembly_format = (
-        "$sym_name $key `offset` $offset `stride` $stride `layers` $first `to` $last `source` $source `:`"
-        " $type attr-dict"
+        "$sym_name $key `offset` $offset `stride` $stride `layers` $first `to` $last"
+        " `source` $source `:` $type attr-dict"
     )
 
     def __init__(
@@ -108,8 +110,8 @@ class StateOp(IRDLOperation):
     type = prop_def(AnyTensor)
     traits = traits_def(SymbolOpInterface())
     assembly_format = (
-        "$sym_name $role `head_dim` $head_dim `offset` $offset `stride` $stride `layers` $first `to` $last"
-        " `:` $type attr-dict"
+        "$sym_name $role `head_dim` $head_dim `offset` $offset `stride` $stride"
+        " `layers` $first `to` $last `:` $type attr-dict"
     )
 
     def __init__(
@@ -236,18 +238,26 @@ class OutputOp(_IoOp):
 
 @irdl_op_definition
 class SlotOp(IRDLOperation):
-    """A buffer in the arena."""
+    """A buffer in the arena; the prologue fills one that is `zeroed` with zeros."""
 
     name = "lir.slot"
     offset = prop_def(IntegerAttr[I64])
     size = prop_def(IntegerAttr[I64])
+    zeroed = opt_prop_def(UnitAttr)
     result = result_def(AnyTensor)
     traits = traits_def(Pure())
-    assembly_format = "`offset` $offset `size` $size `:` type($result) attr-dict"
+    assembly_format = (
+        "`offset` $offset `size` $size (`zeroed` $zeroed^)? `:` type($result) attr-dict"
+    )
 
-    def __init__(self, offset: int, size: int, type: Attribute):
+    def __init__(self, offset: int, size: int, type: Attribute, zeroed: bool = False):
         super().__init__(
-            properties={"offset": i64_attr(offset), "size": i64_attr(size)}, result_types=[type]
+            properties={
+                "offset": i64_attr(offset),
+                "size": i64_attr(size),
+                "zeroed": UnitAttr() if zeroed else None,
+            },
+            result_types=[type],
         )
 
 
@@ -303,24 +313,34 @@ class SourceOp(_MemberOp):
 
 @irdl_op_definition
 class LaunchOp(IRDLOperation):
-    """Runs a kernel on buffers: it reads `ins` and writes `outs`, on every thread."""
+    """
+    Runs a kernel on every thread: it reads `ins` and writes `outs`.
+
+    `scratch` is memory that the kernel's threads share while it runs.
+    """
 
     name = "lir.launch"
     kernel = prop_def(FlatSymbolRefAttrConstr)
     phase = prop_def(PhaseAttr)
     ins = var_operand_def(AnyTensor)
     outs = var_operand_def(AnyTensor)
+    scratch = opt_operand_def(AnyTensor)
     irdl_options = (AttrSizedOperandSegments(as_property=True),)
     assembly_format = (
         "$kernel $phase `ins` `(` ($ins^ `:` type($ins))? `)` `outs` `(` ($outs^ `:` type($outs))?"
-        " `)` attr-dict"
+        " `)` (`scratch` `(` $scratch^ `:` type($scratch) `)`)? attr-dict"
     )
 
     def __init__(
-        self, kernel: str, phase: PhaseKind, ins: Sequence[SSAValue], outs: Sequence[SSAValue]
+        self,
+        kernel: str,
+        phase: PhaseKind,
+        ins: Sequence[SSAValue],
+        outs: Sequence[SSAValue],
+        scratch: SSAValue | None = None,
     ):
         super().__init__(
-            operands=[ins, outs],
+            operands=[ins, outs, scratch],
             properties={"kernel": SymbolRefAttr(kernel), "phase": PhaseAttr(phase)},
         )
 

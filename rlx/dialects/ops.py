@@ -147,7 +147,12 @@ class RmsNorm(IRDLOperation, ABC):
 
 
 class RopeTable(IRDLOperation, ABC):
-    """Cosines and sines of rotary embedding, `[positions, n_rot] f32` each (Su et al., 2021)."""
+    """
+    Cosines and sines of rotary embedding, `[positions, n_rot] f32` each (Su et al., 2021).
+
+    Pair i turns by position * base^(-2i / n_rot). Columns 2i and 2i + 1 hold the pair's cosine
+    twice, and its sine as (-sin, +sin).
+    """
 
     base = prop_def(FloatAttr[Float64Type])
     cos = result_def(AnyTensor)
@@ -283,7 +288,7 @@ class Sample(IRDLOperation, ABC):
     """
     Draws a token from the last row of logits: `[rows, vocab] f32, [8] i32 -> [1] i32`.
 
-    The parameters are the words of `rlx.runtime.abi.SamplingParams`.
+    The parameters are the words of `rlx.lowering.abi.Sampling`.
     """
 
     logits = operand_def(AnyTensor)

@@ -54,9 +54,7 @@ def shares(
     the total cost it starts.
     """
     total = sum(n * cost for n, cost in zip(counts, costs, strict=True))
-    bounds = [
-        f.udiv(f.mul(end, total), nth) for end in (tid, f.add(tid, 1))
-    ]
+    bounds = [f.udiv(f.mul(end, total), nth) for end in (tid, f.add(tid, 1))]
     result: list[tuple[Value, Value]] = []
     base = 0
     for n, cost in zip(counts, costs, strict=True):

@@ -102,7 +102,7 @@ class Module:
         body: Callable[[Function], None],
         result: str = "void",
     ) -> str:
-        """Define an internal helper, the first time it is asked for by its name; return the name."""
+        """Define an internal helper the first time its name is asked for; return the name."""
         if all(f.name != name for f in self._functions):
             body(self.function(name, params, result, noalias=True))
         return name
@@ -398,6 +398,10 @@ class Function:
     def atomic_rmw(self, kind: str, pointer: Value, a: Value, order: str = "seq_cst") -> Value:
         """Emit `*pointer = *pointer kind a` (add, sub, xchg, ...); return what was there before."""
         return self._emit(a.type, f"atomicrmw {kind} ptr {pointer.name}, {a.type} {a.name} {order}")
+
+    def prefetch(self, pointer: Value, locality: int = 3) -> None:
+        """Ask for a cache line, in L1 (locality 3) or L2 (2); any address will do."""
+        self.intrinsic("prefetch", "void", pointer, i32(0), i32(locality), i32(1), suffixes=["ptr"])
 
     def alloca(self, size: int, align: int = 64) -> Value:
         """Return `size` bytes on the stack, allocated once at the function's entry."""

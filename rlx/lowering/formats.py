@@ -1,8 +1,8 @@
 """
 Weight formats, their packed panels, and the code that packs and unpacks them.
 
-A weight is a matrix of n rows (outputs) by k. In a file each row is a sequence of blocks along k, as GGUF lays them out
-(https://github.com/ggml-org/ggml/blob/master/docs/gguf.md). Kernels read it in panels: 16 rows
+A weight is a matrix of n rows (outputs) by k. In a GGUF file each row is a sequence of blocks along
+k (https://github.com/ggml-org/ggml/blob/master/docs/gguf.md). Kernels read it in panels: 16 rows
 interleaved, so that one vector holds the same position of 16 rows. A panel takes the bytes of its
 rows, rounded up to 64:
 
@@ -21,7 +21,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from rlx.errors import RlxError
-from rlx.lowering.emitter import Function, Index, Value, f32, i32, i64, vec
+from rlx.lowering.emitter import Function, Index, Value, f32, i64, vec
 from rlx.lowering.target import PANEL
 
 
@@ -233,7 +233,9 @@ def position(form: Format, word: int, part: int) -> int:
     return 4 * word + (part // 2 + 16 * (part % 2) if form.words == 4 else part)
 
 
-def block_columns(f: Function, form: Format, block: Value, scales: Value) -> Iterator[tuple[int, Value]]:
+def block_columns(
+    f: Function, form: Format, block: Value, scales: Value
+) -> Iterator[tuple[int, Value]]:
     """Dequantise a panel's block: give each place in it and the f32 of the 16 rows there."""
     scale = load_scale(f, scales)
     minimum = load_scale(f, scales, 1) if form.halves == 2 else None
@@ -245,9 +247,7 @@ def block_columns(f: Function, form: Format, block: Value, scales: Value) -> Ite
             yield position(form, c, part), value
 
 
-def emit_unpack_row(
-    f: Function, name: str, packed: Value, row: Value, k: int, dst: Value
-) -> None:
+def emit_unpack_row(f: Function, name: str, packed: Value, row: Value, k: int, dst: Value) -> None:
     """Emit the dequantisation of one row of a packed [n, k] weight to k f32 at `dst`."""
     form = format_named(name, k)
     blocks = k // form.block
@@ -267,8 +267,13 @@ def emit_unpack_row(
     scales = f.at(f.at(panel, scales_at(form, blocks)), lane, 2)
 
     def block(b: Value, _: list[Value]) -> list[Value]:
-        _unpack_block(f, form, f.at(quants, b, form.block_step), f.at(scales, b, form.scale_step),
-                      f.at(dst, b, 4 * form.block))
+        _unpack_block(
+            f,
+            form,
+            f.at(quants, b, form.block_step),
+            f.at(scales, b, form.scale_step),
+            f.at(dst, b, 4 * form.block),
+        )
         return []
 
     f.for_(0, blocks, 1, [], block)

@@ -6,9 +6,9 @@ scratch, 16 f32 for each k, and multiplied with all rows by register tiles. Ever
 the products of an output in the order of k, one after the other: a row's result depends neither on
 the rows beside it nor on the number of threads, to the bit.
 
-Where k is too large for the scratch it is cut into blocks, for chunks of rows whose sums wait in a
-second scratch between the blocks. Tiles, and what fills the scratch, are functions that all
-contractions of a module share.
+Where k is too large for the scratch, and for few rows, it is cut into blocks, for chunks of rows
+whose sums wait in a second scratch between the blocks. Tiles, and what fills the scratch, are
+functions that all contractions of a module share.
 """
 
 from __future__ import annotations
@@ -25,12 +25,14 @@ from rlx.lowering.target import PANEL, Target
 StoreRow = Callable[[Function, int, Value, Value, list[Value]], None]
 """An epilogue: called with the group, the row and panel (i64), an <16 x float> for each weight."""
 
-SCRATCH = 256 * 1024
+_SCRATCH = 256 * 1024
 """Bytes of dequantised panels at a time: inside every L2 cache, and a thread's stack."""
+_L1_SCRATCH = 16 * 1024
+"""The same for few rows, where dequantising costs more than keeping sums between blocks of k."""
+_FEW_ROWS = 126
 
 _ROW = f"<{PANEL} x float>"
 _LINE = 4 * PANEL
-_FALSE = Value("i1", "false")
 
 
 def _heights(target: Target) -> tuple[int, ...]:
@@ -72,18 +74,20 @@ class _Product:
 
     @property
     def block(self) -> int:
-        """Return how many of k are dequantised at a time."""
-        return min(self.k, SCRATCH // (_LINE * self.across) // 32 * 32)
+        """Return how many of k are dequantised at a time, at most."""
+        return min(self.k, _SCRATCH // (_LINE * self.across) // 32 * 32)
+
+    @property
+    def block_for_few(self) -> int:
+        """Return how many of k are dequantised at a time for few rows."""
+        return min(self.k, max(32, _L1_SCRATCH // (_LINE * self.across) // 32 * 32))
 
     @property
     def chunk(self) -> int:
         """Return the rows whose sums are kept: many, where each chunk dequantises anew."""
-        rows = SCRATCH // (2 * _LINE * self.across) if self.block < self.k else 128
-        return rows // self.largest * self.largest
-
-    @property
-    def largest(self) -> int:
-        return _heights(self.f.target)[0]
+        rows = _SCRATCH // (2 * _LINE * self.across) if self.block < self.k else _FEW_ROWS
+        largest = _heights(self.f.target)[0]
+        return rows // largest * largest
 
 
 def emit_gemm(
@@ -109,14 +113,20 @@ def emit_gemm(
     products = [_Product(f, k, group, a_stride_bytes) for group in groups]
     panels = f.alloca(max(p.block * p.across * _LINE for p in products))
     sums = f.alloca(max(p.chunk * p.across * _LINE for p in products))
+    few = f.icmp("ule", rows, _FEW_ROWS)
     split = shares(f, [p.units for p in products], [p.across for p in products], tid, nth)
     for g, (first, last) in enumerate(split):
+        p = products[g]
+        block = i64(p.block)
+        if p.block_for_few < p.block:
+            block = f.select(few, i64(p.block_for_few), block)
 
-        def unit(u: Value, _: list[Value], g: int = g) -> list[Value]:
-            _emit_unit(products[g], u, a, rows, weights[g], panels, sums, partial(store, f, g))
+        def unit(u: Value, _: list[Value], g: int = g, block: Value = block) -> list[Value]:
+            scratch = panels, sums, block
+            _emit_unit(products[g], u, a, rows, weights[g], scratch, partial(store, f, g))
             return []
 
-        f.for_(first, f.select(f.icmp("eq", rows, 0), first, last), 1, [], unit)
+        f.for_(first, last, 1, [], unit)
 
 
 def _emit_unit(
@@ -125,12 +135,16 @@ def _emit_unit(
     a: Value,
     rows: Value,
     weights: Sequence[Value],
-    panels: Value,
-    sums: Value,
+    scratch: tuple[Value, Value, Value],
     store: Callable[[Value, Value, list[Value]], None],
 ) -> None:
-    """Multiply all rows with a unit's panels, chunk by chunk, and hand the sums on."""
+    """
+    Multiply all rows with a unit's panels, chunk by chunk, and hand the sums on.
+
+    The scratch is for panels, for sums, and holds so many of k.
+    """
     f = p.f
+    panels, sums, block = scratch
     numbers = [f.add(f.mul(unit, p.neighbours), j) for j in range(p.neighbours)]
     # The neighbour of the last panel of an odd number is that panel again, and not stored.
     read = [f.umin(n, p.group.panels - 1) if p.group.panels % p.neighbours else n for n in numbers]
@@ -139,20 +153,22 @@ def _emit_unit(
         for number in read
         for name, weight in zip(p.group.formats, weights, strict=True)
     ]
-    if p.block == p.k:
-        _fill(p, sources, panels, i64(0), i64(p.k))
 
     def chunk(r0: Value, _: list[Value]) -> list[Value]:
         count = f.umin(f.sub(rows, r0), p.chunk)
 
-        def k_block(k0: Value, _: list[Value]) -> list[Value]:
-            length = i64(p.k) if p.block == p.k else f.umin(f.sub(p.k, k0), p.block)
-            if p.block < p.k:
-                _fill(p, sources, panels, k0, length)
-            _emit_tiles(p, f.at(f.at(a, r0, p.stride), k0, 4), count, panels, sums, k0, length)
-            return []
+        def k_block(carried: list[Value]) -> list[Value]:
+            (k0,) = carried
+            length = f.umin(f.sub(p.k, k0), block)
+            # What is in the scratch serves the next chunk only where it is all of k.
+            stale = f.or_(f.icmp("eq", r0, 0), f.icmp("ult", block, p.k))
+            f.if_(stale, partial(_fill, p, sources, panels, k0, length))
+            start = f.at(f.at(a, r0, p.stride), k0, 4)
+            more = f.icmp("ne", k0, 0)
+            f.call(_cover(p), "void", start, panels, sums, count, length, more)
+            return [f.add(k0, length)]
 
-        f.for_(0, p.k, p.block, [], k_block)
+        f.while_([i64(0)], lambda carried: f.icmp("slt", carried[0], p.k), k_block)
         f.for_(0, count, 1, [], partial(finish, r0))
         return []
 
@@ -173,7 +189,7 @@ def _emit_unit(
 
 def _fill(
     p: _Product, sources: Sequence[tuple[str, Value]], panels: Value, k0: Value, length: Value
-) -> None:
+) -> list[Value]:
     """Dequantise [k0, k0 + length) of a unit's panels: those of a tile side by side for each k."""
     f = p.f
     for i, (name, source) in enumerate(sources):
@@ -190,29 +206,35 @@ def _fill(
             out,
             count,
         )
+    return []
 
 
-def _emit_tiles(
-    p: _Product, a: Value, rows: Value, panels: Value, sums: Value, k0: Value, length: Value
-) -> None:
-    """Cover rows with register tiles, the largest first."""
-    f = p.f
-    more = _FALSE if p.block == p.k else f.icmp("ne", k0, 0)
-    row = i64(0)
-    for height in _heights(f.target):
+def _cover(p: _Product) -> str:
+    """Return a function that covers rows with register tiles, the largest first."""
 
-        def cover(carried: list[Value], height: int = height) -> list[Value]:
-            (r,) = carried
-            for tile in range(p.across // p.wide):
-                b = f.at(panels, tile * p.block * p.wide * _LINE)
-                c = f.at(f.at(sums, r, p.across * _LINE), tile * p.wide * _LINE)
-                f.call(_tile(p, height), "void", f.at(a, r, p.stride), b, c, length, more)
-            return [f.add(r, height)]
+    def body(f: Function) -> None:
+        a, panels, sums, rows, length, more = f.params
+        row = i64(0)
+        for height in _heights(f.target):
 
-        def fits(carried: list[Value], height: int = height) -> Value:
-            return f.icmp("sle", f.add(carried[0], height), rows)
+            def cover(carried: list[Value], height: int = height) -> list[Value]:
+                (r,) = carried
+                for tile in range(p.across // p.wide):
+                    b = f.at(panels, tile * p.block * p.wide * _LINE)
+                    c = f.at(f.at(sums, r, p.across * _LINE), tile * p.wide * _LINE)
+                    f.call(_tile(p, height), "void", f.at(a, r, p.stride), b, c, length, more)
+                return [f.add(r, height)]
 
-        (row,) = f.while_([row], fits, cover)
+            def fits(carried: list[Value], height: int = height) -> Value:
+                return f.icmp("sle", f.add(carried[0], height), rows)
+
+            (row,) = f.while_([row], fits, cover)
+        f.ret()
+
+    pointers = [("ptr", name) for name in ("a", "panels", "sums")]
+    params = [*pointers, ("i64", "rows"), ("i64", "length"), ("i1", "more")]
+    name = f"gemm.cover_{p.k}_{p.stride}_{p.across}_{p.wide}"
+    return p.f.module.once(name, params, body)
 
 
 def _filler(module: Module, name: str, wide: int) -> str:
@@ -245,13 +267,11 @@ def _tile(p: _Product, height: int) -> str:
 
     It starts from the sums at c where `more`, from zero otherwise, and leaves the sums at c.
     """
-    unroll = 2 if p.k % 2 == 0 else 1
+    unroll = 2 if p.k % 2 == 0 and height == _heights(p.f.target)[0] else 1
 
     def body(f: Function) -> None:
         a, b, c, k, more = f.params
-        spots = [
-            f.at(c, (r * p.across + w) * _LINE) for r in range(height) for w in range(p.wide)
-        ]
+        spots = [f.at(c, (r * p.across + w) * _LINE) for r in range(height) for w in range(p.wide)]
 
         def step(i: Value, sums: list[Value]) -> list[Value]:
             a_i, b_i = f.at(a, i, 4), f.at(b, i, p.wide * _LINE)

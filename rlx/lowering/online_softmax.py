@@ -104,7 +104,7 @@ def _scores(
     key_blocks: Value,
     width: int,
 ) -> None:
-    """Write scores to p, -inf where a row doesn't see the key, `width` vectors of keys at a time."""
+    """Write scores to p, -inf where a row doesn't see the key; `width` vectors at a time."""
     lanes = f.vector("i32", list(range(PANEL)))
 
     def group(first: Value, _: list[Value]) -> list[Value]:
@@ -231,7 +231,8 @@ def _accumulate(f: Function, a: Attention, block: Block, state: Value, p: Value,
             for r in range(rows)
         ]
         sums = [
-            f.fmul(f.load(VECTOR, pointer), factors[n // count]) for n, pointer in enumerate(sums_at)
+            f.fmul(f.load(VECTOR, pointer), factors[n // count])
+            for n, pointer in enumerate(sums_at)
         ]
         shared = f.umin(block.keys, block.size)
         sums = f.for_(0, shared, 1, sums, lambda key, sums: add(key, sums, 0))
@@ -268,7 +269,9 @@ def attend_rows(
     _tiled(f, rows, -(-rows // tiles), tile)
 
 
-def combine(f: Function, a: Attention, states: Value, stride: int, count: Index, out: Value) -> None:
+def combine(
+    f: Function, a: Attention, states: Value, stride: int, count: Index, out: Value
+) -> None:
     """Write a row's attention from `count` states of disjoint keys, `stride` bytes apart."""
 
     def part(i: Value, chunk: int) -> Value:

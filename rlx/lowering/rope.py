@@ -1,8 +1,8 @@
 """
 Rotary position embedding (Su et al., "RoFormer", 2021): its table, and the rotation of pairs.
 
-A table row of one position is 2 * n_rot floats, ready for pairs (2i, 2i + 1): the cosines, each
-twice, then the sines as (-sin, +sin).
+A table has a row of n_rot floats for each position, ready for pairs (2i, 2i + 1): that of cosines
+has each twice, that of sines has them as (-sin, +sin).
 """
 
 from __future__ import annotations
@@ -11,16 +11,18 @@ from rlx.lowering.emitter import Function, Value, f64
 from rlx.lowering.target import PANEL
 
 
-def table_bytes(positions: int, n_rot: int) -> int:
-    """Return the size of a table."""
-    return positions * 2 * n_rot * 4
-
-
 def emit_rope_table(
-    f: Function, out: Value, positions: int, n_rot: int, base: float, tid: Value, nth: Value
+    f: Function,
+    cos: Value,
+    sin: Value,
+    positions: int,
+    n_rot: int,
+    base: float,
+    tid: Value,
+    nth: Value,
 ) -> None:
     """
-    Emit the table of `positions` positions, out f32 [positions][2][n_rot], split over threads.
+    Emit the tables of `positions` positions, f32 [positions][n_rot] each, split over threads.
 
     Angles, sines and cosines are float64, rounded once: at position 10,000 a float32 angle would be
     wrong in the third digit. Pair i turns by position * base^(-2i / n_rot).
@@ -31,10 +33,9 @@ def emit_rope_table(
     def angle(position: Value, i: Value) -> None:
         rate = f.load("double", f.at(table, i, 8), align=8)
         turn = f.fmul(f.cast("sitofp", position, "double"), rate)
-        row = f.at(out, position, 2 * n_rot * 4)
-        for half, name in enumerate(("cos", "sin")):
+        for name, out in (("cos", cos), ("sin", sin)):
             x = f.cast("fptrunc", f.intrinsic(name, "double", turn), "float")
-            pair = f.at(f.at(row, half * n_rot * 4), i, 8)
+            pair = f.at(f.at(out, position, n_rot * 4), i, 8)
             f.store(f.fneg(x) if name == "sin" else x, pair)
             f.store(x, f.at(pair, 4))
 
@@ -48,6 +49,6 @@ def emit_rope_table(
 
 
 def rotate_interleaved(f: Function, v: Value, cos: Value, sin: Value) -> Value:
-    """Return 16 features rotated in pairs (2i, 2i + 1); cos and sin are 16 floats of a table row."""
+    """Return 16 features rotated in pairs (2i, 2i + 1); cos and sin are from a table row."""
     swapped = f.shuffle(v, v, [lane ^ 1 for lane in range(PANEL)])
     return f.fma(swapped, sin, f.fmul(v, cos))

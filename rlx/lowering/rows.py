@@ -124,7 +124,9 @@ def _chunks(
     return ends
 
 
-def emit_rms_norm(f: Function, x: Value, weight: Value | None, out: Value, k: int, eps: float) -> None:
+def emit_rms_norm(
+    f: Function, x: Value, weight: Value | None, out: Value, k: int, eps: float
+) -> None:
     """
     Emit out = x / sqrt(mean(x^2) + eps) * weight for one row of k floats; `out` may be `x`.
 

@@ -257,7 +257,7 @@ def _search(problem: _Problem, keys: list[int], budget: int) -> list[int]:
             state.retreat(limit)
         else:
             reach = 0.2 * 0.1 ** (state.work / budget)
-            state.advance(1 + int(rng.expovariate(1.0) * reach * state.position))
+            state.advance(1 + int(rng.expovariate(1.0) * reach * len(state.order)))
     found = problem.place(order, _first_fit)
     return min(keys, found, key=_peak)
 

@@ -73,7 +73,8 @@ class _Pending:
 def _touched(op: lir.LaunchOp, appends: dict[str, set[int]]) -> tuple[list[Range], list[Range]]:
     reads = [range_of(v) for v in op.ins]
     written = appends[op.kernel.root_reference.data]
-    return reads, [*(range_of(v) for v in op.outs), *(reads[i] for i in written)]
+    outs = [*op.outs, *([op.scratch] if op.scratch is not None else [])]
+    return reads, [*(range_of(v) for v in outs), *(reads[i] for i in written)]
 
 
 def insert_barriers(block: Block, appends: dict[str, set[int]]) -> None:

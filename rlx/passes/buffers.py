@@ -35,6 +35,7 @@ class Buffer:
     name: str = ""
     index: int = 0
     whole_run: bool = False
+    zeroed: bool = False
 
     def use(self, time: int) -> None:
         self.last = max(self.last, time)

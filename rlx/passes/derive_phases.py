@@ -14,14 +14,14 @@ from dataclasses import dataclass
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.dialects.func import FuncOp
-from xdsl.ir import Block, BlockArgument, Operation, SSAValue
+from xdsl.ir import Block, Operation, SSAValue
 from xdsl.passes import ModulePass
 
 from rlx.contract import OpKind, Phase, derive_phases
 from rlx.contract.phase import LEAF_KINDS
 from rlx.dialects import mir
 from rlx.dialects.common import PhaseAttr, PhaseKind
-from rlx.errors import RlxError
+from rlx.passes.diagnostics import IrError
 from rlx.passes.fuse_common import launch_of
 
 Phases = dict[Operation, Phase]
@@ -69,26 +69,22 @@ def _repair(ops: Sequence[Operation], phases: Phases) -> None:
 def _check(function: str, ops: Sequence[Operation], phases: Phases) -> None:
     for op in ops:
         for value in mir.captures(op):
-            ready = _ready(value, phases)
+            ready, what = _ready(value, phases)
             if phases[op].order() < ready.order():
-                what = (
-                    f"the argument {value.name_hint or value.index}, which each step binds"
-                    if isinstance(value, BlockArgument)
-                    else f"the result of {value.owner.name}, of the phase {ready.value}"
-                    if isinstance(value.owner, Operation)
-                    else "a value of a later phase"
-                )
-                raise RlxError(
-                    f"derive-phases: {op.name} in @{function} is of the phase "
-                    f"{phases[op].value} but needs {what}: give it a later phase"
+                raise IrError(
+                    op,
+                    f"derive-phases: {op.name} in @{function} is of the phase {phases[op].value} "
+                    f"but needs {what}: let it have a later phase",
                 )
 
 
-def _ready(value: SSAValue, phases: Phases) -> Phase:
-    """Return the phase from which on a value is there: arguments come with each step."""
-    if isinstance(value.owner, Block):
-        return Phase.STEADY_STATE
-    return phases.get(value.owner, Phase.PROLOGUE)
+def _ready(value: SSAValue, phases: Phases) -> tuple[Phase, str]:
+    """Return the phase from which on a value is there, and what it is."""
+    owner = value.owner
+    if isinstance(owner, Block):
+        return Phase.STEADY_STATE, f"the argument %{value.name_hint}, which comes with each step"
+    phase = phases.get(owner, Phase.PROLOGUE)
+    return phase, f"a result of {owner.name}, of the phase {phase.value}"
 
 
 @dataclass(frozen=True)
@@ -98,7 +94,7 @@ class DerivePhasesPass(ModulePass):
 
     %y = mir.matmul %x, %w --> %y = mir.matmul %x, %w {phase = #mir<phase steady_state>}
 
-    What a kernel holds runs with the kernel and gets none of its own. Raises RlxError where a
+    What a kernel holds runs with the kernel and gets none of its own. Raises IrError where a
     written phase is earlier than that of an operand.
     """
 

@@ -24,10 +24,15 @@ class IrError(VerifyException):
         super().__init__(message)
         self.op = op
 
-    def report(self, source: str) -> str:
-        """Return the message with its place in the `source` (a file's name) and what is around."""
+    def report(self, source: str, doing: str = "") -> str:
+        """
+        Return the message with its place in the `source` (a file's name) and what is around.
+
+        `doing` says when it was found, as "after pass 'dce'".
+        """
         place = location_of(self.op) or source
-        return f"{place}: error: {self}\n{show_around(self.op)}"
+        when = f"{doing}: " if doing else ""
+        return f"{place}: error: {when}{self}\n{show_around(self.op)}"
 
 
 def verify(module: ModuleOp) -> None:

@@ -201,7 +201,13 @@ def order(members: Sequence[Operation]) -> list[Operation] | str:
 
 
 def _effects(ops: Sequence[Operation]) -> list[Operation]:
-    return [op for op in ops if not is_side_effect_free(op)]
+    """Return the operations that read or write state, or may."""
+    return [
+        op
+        for op in ops
+        if not is_side_effect_free(op)
+        or any(isinstance(v.owner, mir.LoadStateOp | mir.AppendOp) for v in mir.captures(op))
+    ]
 
 
 def cannot_group(members: Sequence[Operation]) -> str | None:
@@ -227,17 +233,24 @@ def group(members: Sequence[Operation], rewriter: PatternRewriter) -> mir.Kernel
     for op in before:
         op.detach()
         block.insert_op_before(op, members[0])
-    inner = [op for member in members for op in parts(member)]
+    inner = sorted((op for member in members for op in parts(member)), key=_place)
     yielded = outputs(inner)
     body = Block()
     kernel = mir.KernelOp(body, [value.type for value in yielded])
-    phase = members[0].attributes.get(mir.PHASE)
-    rewriter.insert(kernel, InsertPoint.before(members[0]))
-    for member in members:
-        member.attributes.pop(mir.PHASE, None)
-        _move_in(member, body, rewriter)
-    if phase is not None:
+    if (phase := members[0].attributes.get(mir.PHASE)) is not None:
         kernel.attributes[mir.PHASE] = phase
+    rewriter.insert(kernel, InsertPoint.before(members[0]))
+    old = [member for member in members if isinstance(member, mir.KernelOp)]
+    for member in old:
+        for result, value in zip(member.results, member.yielded.arguments, strict=True):
+            rewriter.replace_all_uses_with(result, value)
+        rewriter.erase(member.yielded)
+    for op in inner:
+        op.detach()
+        op.attributes.pop(mir.PHASE, None)
+        body.add_op(op)
+    for member in old:
+        rewriter.erase(member)
     body.add_op(mir.YieldOp(*yielded))
     for value, result in zip(yielded, kernel.results, strict=True):
         result.name_hint = value.name_hint
@@ -245,18 +258,9 @@ def group(members: Sequence[Operation], rewriter: PatternRewriter) -> mir.Kernel
     return kernel
 
 
-def _move_in(member: Operation, body: Block, rewriter: PatternRewriter) -> None:
-    if not isinstance(member, mir.KernelOp):
-        member.detach()
-        body.add_op(member)
-        return
-    for result, value in zip(member.results, member.yielded.arguments, strict=True):
-        rewriter.replace_all_uses_with(result, value)
-    rewriter.erase(member.yielded)
-    for op in list(member.body.block.ops):
-        op.detach()
-        body.add_op(op)
-    rewriter.erase(member)
+def _place(op: Operation) -> int:
+    """Return the part of a kernel that an operation belongs to: norm, matmuls, epilogue."""
+    return 0 if isinstance(op, mir.RmsNormOp) else 1 if isinstance(op, mir.MatmulOp) else 2
 
 
 # Decision

@@ -9,7 +9,8 @@ The rules, with their reasons:
 - Of two kernels that feed an operation the later one takes it, the other's result being ready by
   then. Matmuls whose results meet in one operation have their widths in common, so the kernel can
   compute them together.
-- RoPE turns pairs inside panels of 16 features: heads and the rotated part must be whole panels.
+- The kernel has its results in panels of 16 features: the heads that rope turns and append stores,
+  and the part of a head that rope turns, must be whole panels.
 - Reads and writes of state stay in order, and a kernel appends to a state once, because its
   threads don't wait for each other.
 """
@@ -26,7 +27,7 @@ from xdsl.passes import ModulePass
 from xdsl.pattern_rewriter import PatternRewriter, RewritePattern, op_type_rewrite_pattern
 
 from rlx.dialects import mir
-from rlx.dialects.common import dims_of
+from rlx.dialects.common import Dim, dims_of
 from rlx.passes.fuse_common import Fusion, cannot_group, in_order, matmuls, parts, source
 
 _PANEL = 16
@@ -43,13 +44,16 @@ def _row_operands(op: Operation) -> Sequence[SSAValue] | None:
             return None
 
 
-def _rope_misfit(op: mir.RopeOp) -> str | None:
-    head_dim, (_, n_rot) = op.head_dim.value.data, dims_of(op.cos.type)
-    if head_dim % _PANEL or not isinstance(n_rot, int) or n_rot % _PANEL:
-        return (
-            f"rope needs a head_dim and a rotated part that are multiples of {_PANEL}, "
-            f"got {head_dim} and {n_rot}"
-        )
+def _panel_misfit(op: Operation) -> str | None:
+    """Return why heads don't fall on panels of the kernel's results."""
+    sizes: dict[str, Dim] = {}
+    if isinstance(op, mir.RopeOp | mir.AppendOp):
+        sizes["head_dim"] = op.head_dim.value.data
+    if isinstance(op, mir.RopeOp):
+        sizes["n_rot"] = dims_of(op.cos.type)[1]
+    for name, size in sizes.items():
+        if not isinstance(size, int) or size % _PANEL:
+            return f"{op.name} needs a {name} that is a multiple of {_PANEL}, got {size}"
     return None
 
 
@@ -74,12 +78,10 @@ def can_fuse_epilogue(op: Operation, kernel: Operation) -> str | None:
         for v in rows
     ):
         return "it reads back what is not an epilogue's row: a state or normalised rows"
-    if isinstance(op, mir.RopeOp) and (misfit := _rope_misfit(op)):
-        return misfit
     appends = [o for o in inner if isinstance(o, mir.AppendOp)]
     if isinstance(op, mir.AppendOp) and _state_of(op) in map(_state_of, appends):
         return "the kernel appends to that state already"
-    return cannot_group([kernel, op])
+    return _panel_misfit(op) or cannot_group([kernel, op])
 
 
 @dataclass

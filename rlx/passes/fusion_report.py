@@ -20,6 +20,7 @@ from xdsl.dialects.builtin import (
     f64,
 )
 from xdsl.ir import Attribute, Operation
+from xdsl.utils.hints import isa
 
 from rlx.contract import GraphIoProfile, IoFusionGate, fusion_benefit
 from rlx.dialects.ops import i64_attr
@@ -78,27 +79,29 @@ class FusionEntry:
     def from_attribute(attribute: DictionaryAttr) -> FusionEntry:
         """Read what `to_attribute` wrote."""
         fields = attribute.data
-        launches, nbytes = _pair(fields["launches"]), _pair(fields["bytes"])
-        score = fields["score_ns"]
-        assert isinstance(score, FloatAttr)
+        launches, nbytes, score = fields["launches"], fields["bytes"], fields["score_ns"]
+        assert isa(launches, ArrayAttr[IntegerAttr])
+        assert isa(nbytes, ArrayAttr[IntegerAttr])
+        assert isa(score, FloatAttr)
+        launches_before, launches_after = (n.value.data for n in launches)
+        bytes_before, bytes_after = (n.value.data for n in nbytes)
         return FusionEntry(
-            *(_text(fields[key]) for key in ("rule", "function", "op", "kernel")),
-            *launches,
-            *nbytes,
-            score.value.data,
-            _text(fields["reason"]),
+            rule=_text(fields["rule"]),
+            function=_text(fields["function"]),
+            op=_text(fields["op"]),
+            kernel=_text(fields["kernel"]),
+            launches_before=launches_before,
+            launches_after=launches_after,
+            bytes_before=bytes_before,
+            bytes_after=bytes_after,
+            score_ns=score.value.data,
+            reason=_text(fields["reason"]),
         )
 
 
 def _text(attribute: Attribute) -> str:
     assert isinstance(attribute, StringAttr)
     return attribute.data
-
-
-def _pair(attribute: Attribute) -> tuple[int, int]:
-    assert isinstance(attribute, ArrayAttr)
-    before, after = (v.value.data for v in attribute if isinstance(v, IntegerAttr))
-    return before, after
 
 
 @dataclass
@@ -118,18 +121,16 @@ class FusionLog:
 
     def write(self, module: ModuleOp) -> None:
         """Append the entries to the module's report."""
-        entries = [*self.fused, *self.declined.values()]
-        earlier = module.attributes.get(FUSION_REPORT)
-        kept = list(earlier) if isinstance(earlier, ArrayAttr) else []
-        module.attributes[FUSION_REPORT] = ArrayAttr([*kept, *(e.to_attribute() for e in entries)])
+        entries = [*fusion_report(module), *self.fused, *self.declined.values()]
+        module.attributes[FUSION_REPORT] = ArrayAttr(e.to_attribute() for e in entries)
 
 
 def fusion_report(module: ModuleOp) -> list[FusionEntry]:
     """Return the entries that passes with `report=true` left in a module."""
-    attribute = module.attributes.get(FUSION_REPORT)
-    if not isinstance(attribute, ArrayAttr):
+    report = module.attributes.get(FUSION_REPORT)
+    if not isa(report, ArrayAttr[DictionaryAttr]):
         return []
-    return [FusionEntry.from_attribute(e) for e in attribute if isinstance(e, DictionaryAttr)]
+    return [FusionEntry.from_attribute(entry) for entry in report]
 
 
 def score_ns(gate: IoFusionGate, before: GraphIoProfile, after: GraphIoProfile) -> float:

@@ -72,6 +72,9 @@ class Kernels:
             _in_place(block),
         )
 
+    def named(self, name: str) -> lir.KernelOp:
+        return next(k for k in self.ops.values() if k.sym_name.data == name)
+
     def copy(self, type_: Attribute) -> str:
         """Return the kernel that copies a tensor."""
         block = Block(arg_types=[type_])

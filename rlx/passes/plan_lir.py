@@ -37,7 +37,7 @@ class _Emitter:
                 case Space.OUTPUT:
                     op = lir.OutputOp(buffer.name, buffer.index, buffer.type)
                 case Space.SLOT:
-                    op = lir.SlotOp(offsets[i], buffer.size, buffer.type)
+                    op = lir.SlotOp(offsets[i], buffer.size, buffer.type, buffer.zeroed)
             block.add_op(op)
             self.values[buffer] = op.result
 
@@ -54,7 +54,8 @@ class _Emitter:
                 [self._value(block, o, layer, members) for o in operands]
                 for operands in (item.ins, item.outs)
             )
-            block.add_op(lir.LaunchOp(item.kernel, item.phase, ins, outs))
+            scratch = self.values[item.scratch] if item.scratch is not None else None
+            block.add_op(lir.LaunchOp(item.kernel, item.phase, ins, outs, scratch))
 
     def _value(
         self,

@@ -6,13 +6,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from xdsl.dialects.builtin import ArrayAttr, DictionaryAttr, StringAttr
+from xdsl.dialects.builtin import ArrayAttr, DictionaryAttr, StringAttr, i8
 from xdsl.dialects.func import FuncOp, ReturnOp
 from xdsl.ir import Attribute, Block, Operation, SSAValue
 from xdsl.utils.exceptions import VerifyException
 
 from rlx.dialects import mir
-from rlx.dialects.common import DimTable, PhaseAttr, PhaseKind
+from rlx.dialects.common import DimTable, PhaseAttr, PhaseKind, tensor
+from rlx.lowering.kernels import scratch_of
 from rlx.passes.buffers import Buffer, Space, dies_at, size_of
 from rlx.passes.outline import Kernels, Launch
 
@@ -38,6 +39,7 @@ class Step:
     phase: PhaseKind
     ins: list[Operand]
     outs: list[Operand]
+    scratch: Buffer | None = None
 
 
 @dataclass
@@ -60,6 +62,8 @@ class Schedule:
     env: dict[SSAValue, Operand] = field(default_factory=dict[SSAValue, Operand])
     frozen: set[SSAValue] = field(default_factory=set[SSAValue])
     """Values whose buffers may not be taken over by a result."""
+    zeroed: dict[int, Buffer] = field(default_factory=dict[int, Buffer])
+    """Scratch that is zero before each launch, by its size."""
     time: int = 0
 
     def buffer(self, type_: Attribute) -> Buffer:
@@ -108,7 +112,22 @@ class Schedule:
             for buffer in outs:
                 buffer.whole_run = True
             self.frozen.update(launch.outs)
-        self._add(Step(launch.kernel, kind or PhaseKind.STEADY_STATE, ins, [*outs]), steps)
+        scratch = self._scratch(launch.kernel)
+        step = Step(launch.kernel, kind or PhaseKind.STEADY_STATE, ins, [*outs], scratch)
+        self._add(step, steps)
+
+    def _scratch(self, kernel: str) -> Buffer | None:
+        """Return a launch's scratch: one for all where it is zeroed, else one of its own."""
+        need = scratch_of(self.kernels.named(kernel))
+        if need is None:
+            return None
+        if need.zeroed and need.size in self.zeroed:
+            return self.zeroed[need.size]
+        buffer = self.buffer(tensor([need.size], i8))
+        if need.zeroed:
+            buffer.whole_run = buffer.zeroed = True
+            self.zeroed[need.size] = buffer
+        return buffer
 
     def _result(self, launch: Launch, op: Operation, index: int) -> Buffer:
         """Return where a result goes: an operand's bytes if it may, else new ones."""
@@ -126,7 +145,7 @@ class Schedule:
         return self.buffers[-1]
 
     def _add(self, step: Step, steps: list[Step | Loop]) -> None:
-        for operand in (*step.ins, *step.outs):
+        for operand in (*step.ins, *step.outs, step.scratch):
             if isinstance(operand, Buffer):
                 operand.use(self.time)
         steps.append(step)

@@ -292,10 +292,10 @@ def unusable(request, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("unusable")
 def test_objects_without_a_folder() -> None:
-    with pytest.warns(RuntimeWarning, match="set RLX_CACHE_DIR") as caught:
+    with pytest.warns(RuntimeWarning, match="set RLX_CACHE_DIR"):
         ObjectCache().put(KEY, b"data")
-        ObjectCache().put(KEY, b"data")
-    assert len(caught) == 1
+    # A second warning would be an error here.
+    ObjectCache().put(KEY, b"data")
     assert ObjectCache().get(KEY) is None
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import gc
 import os
 import subprocess
@@ -363,12 +364,15 @@ def test_the_team_compiles_for_other_cpus(cpu: str) -> None:
     assert ("isb" if module.target.triple.startswith("aarch64") else "pause") in text
 
 
-def test_targets_without_futexes_poll() -> None:
-    import dataclasses
-
-    target = dataclasses.replace(Target.named("aarch64"), triple="arm64-apple-darwin")
+@pytest.mark.parametrize(
+    ("triple", "call"),
+    [("arm64-apple-darwin", "usleep"), ("x86_64-pc-windows-msvc", "Sleep")],
+)
+def test_targets_without_futexes_poll(triple: str, call: str) -> None:
+    cpu = "aarch64" if triple.startswith("arm64") else "x86-64"
+    target = dataclasses.replace(Target.named(cpu), triple=triple)
     module = Module(target)
     emit_team(module)
     text = assembly(module.text, target)
-    assert "usleep" in text
+    assert call in text
     assert "syscall" not in text

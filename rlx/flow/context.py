@@ -1,0 +1,386 @@
+"""The context in which stages build HIR."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+from xdsl.dialects.builtin import (
+    ArrayAttr,
+    DictionaryAttr,
+    ModuleOp,
+    StringAttr,
+    TensorType,
+    bf16,
+    f16,
+    f32,
+)
+from xdsl.dialects.func import FuncOp, ReturnOp
+from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
+from xdsl.utils.exceptions import VerifyException
+
+from rlx.dialects import hir
+from rlx.dialects.common import FORMATS, QuantType, dims_of, spell, tensor
+from rlx.dialects.ops import StateRole
+from rlx.errors import RlxError
+from rlx.flow.profile import CompileProfile
+from rlx.flow.source import WeightInfo, WeightSource
+from rlx.flow.state import FlowState, FlowValue, HirNodeId, Shape
+
+LAYER = "{layer}"
+"""What stands in a weight's key for the number of the layer."""
+
+PAST = "past"
+"""The dimension that counts the positions before this step."""
+KEYS = "keys"
+"""The dimension that counts the positions that attention sees: `past` and this step's rows."""
+
+_FLOATS: dict[str, Attribute] = {"f32": f32, "f16": f16, "bf16": bf16}
+
+
+class FlowStage(Protocol):
+    """A piece of a model: builds HIR that makes a value of a value."""
+
+    def emit(self, ctx: FlowCtx, x: FlowValue) -> FlowValue: ...
+
+
+def stage_of(module: ModuleOp) -> str:
+    """
+    Return the level of a module: `hir`, `mir` or `lir`.
+
+    HIR is what holds an operation of HIR, or nothing yet; declarations of weights and state belong
+    to every level.
+    """
+    found = "hir"
+    for op in module.walk():
+        dialect = op.name.partition(".")[0]
+        if dialect == "hir" and not isinstance(op, hir.WeightOp | hir.StateOp):
+            return "hir"
+        if dialect in ("mir", "lir") and found != "lir":
+            found = dialect
+    return found
+
+
+def weight_type(key: str, info: WeightInfo) -> TensorType[Attribute]:
+    """Return the type of a weight in its own format. Raises RlxError for an unknown format."""
+    if info.format not in FORMATS:
+        raise RlxError(
+            f"weight {key!r}: the format {info.format!r} is not supported: "
+            f"expected one of {', '.join(FORMATS)}"
+        )
+    element = _FLOATS.get(info.format)
+    return tensor(info.shape, element or QuantType(StringAttr(info.format)))
+
+
+def symbol_of(key: str) -> str:
+    """Return a symbol for a weight's key: `blk.{layer}.attn_q.weight` gives `attn_q`."""
+    stem = key.rpartition(f"{LAYER}.")[2].removesuffix(".weight")
+    symbol = re.sub(r"\W+", "_", stem, flags=re.ASCII).strip("_")
+    return symbol if symbol and not symbol[0].isdigit() else f"w_{symbol}"
+
+
+@dataclass
+class _Scope:
+    """The function that is being built; a repeated one has a layer that stands for all."""
+
+    block: Block = field(default_factory=Block)
+    function: str = "main"
+    layer: int | None = None
+
+
+@dataclass(frozen=True)
+class Outlined:
+    """A function made of a stage: what to pass after the carried value, and its families' keys."""
+
+    function: str
+    captured: list[SSAValue]
+    keys: list[str]
+
+
+@dataclass
+class FlowCtx:
+    """
+    Builds one program. `params` receives the data of parameters (f32, by name).
+
+    Values live in the function being built: what `FlowState` caches is that function's own.
+    """
+
+    module: ModuleOp
+    params: dict[str, NDArray[np.float32]]
+    weights: WeightSource
+    profile: CompileProfile = field(default_factory=CompileProfile)
+    state: FlowState = field(default_factory=FlowState)
+    _main: _Scope = field(default_factory=_Scope, init=False)
+    _scope: _Scope = field(init=False)
+    _symbols: dict[str, Operation] = field(default_factory=dict[str, Operation], init=False)
+    _declared: dict[tuple[str, str], hir.WeightOp] = field(
+        default_factory=dict[tuple[str, str], hir.WeightOp], init=False
+    )
+
+    def __post_init__(self) -> None:
+        self._scope = self._main
+
+    @classmethod
+    def define(
+        cls, name: str, weights: WeightSource, profile: CompileProfile | None = None
+    ) -> FlowCtx:
+        """Return a context for a new, empty module."""
+        module = ModuleOp([], sym_name=StringAttr(name))
+        return cls(module, {}, weights, profile or CompileProfile())
+
+    def hir(self) -> ModuleOp:
+        """Return the module. Raises RlxError once it was lowered from HIR."""
+        stage = stage_of(self.module)
+        if stage != "hir":
+            raise RlxError(f"the flow API builds HIR, but the module is {stage} already")
+        return self.module
+
+    def node_shape(self, id: HirNodeId) -> Shape:
+        """Return a node's shape. Raises RlxError once the module was lowered from HIR."""
+        self.hir()
+        return dims_of(id.type)
+
+    def wrap(self, id: HirNodeId, shape: Shape) -> FlowValue:
+        """Return a node with its shape. Raises RlxError if it isn't the shape of the node."""
+        shape = tuple(shape)
+        if dims_of(id.type) != shape:
+            raise RlxError(f"expected the shape of the value {spell(id.type)}, got {list(shape)}")
+        return FlowValue(id, shape)
+
+    def insert(self, op: Operation, hint: str | None = None) -> FlowValue:
+        """Append an operation to the function; return its first result, named `hint` in print."""
+        self.hir()
+        self._scope.block.add_op(op)
+        result = op.results[0]
+        result.name_hint = hint
+        return FlowValue(result, dims_of(result.type))
+
+    def apply(self, stage: FlowStage, x: FlowValue) -> FlowValue:
+        """Emit a stage. Raises RlxError, naming the stage, where shapes don't fit."""
+        try:
+            return stage.emit(self, x)
+        except VerifyException as error:
+            raise RlxError(f"{stage}: {error}") from error
+
+    def input(self, name: str, shape: Shape, element: Attribute = f32) -> FlowValue:
+        """Add an argument to the program."""
+        self.hir()
+        if name in self.state.inputs:
+            raise RlxError(f"expected one input {name!r}, it is declared twice")
+        block = self._main.block
+        arg = block.insert_arg(tensor(shape, element), len(block.args))
+        arg.name_hint = name
+        value = FlowValue(arg, tuple(shape))
+        self.state.inputs[name] = (arg, value.shape)
+        return value
+
+    def load_weight(self, key: str) -> FlowValue:
+        """
+        Return a weight in its file's own type, which may be quantised.
+
+        A key with `{layer}` is a family with a member for each layer, for use in a stage that is
+        repeated. Raises RlxError for a missing key, an unknown format, a family outside of
+        layers, and a key that `load_param` has made f32.
+        """
+        self.hir()
+        loaded = self.state.loaded_weights.get(key)
+        if loaded is not None:
+            return FlowValue(loaded, dims_of(loaded.type))
+        name = self._member(key)
+        type_ = weight_type(name, self.weights.info(name))
+        if key in self.params:
+            raise RlxError(f"weight {key!r} was loaded as a parameter: use its value, not both")
+        declared = self._declare_weight(key, key, type_)
+        value = self._load(declared)
+        self.state.loaded_weights[key] = value.id
+        return value
+
+    def load_param(self, key: str, transpose: bool = False) -> HirNodeId:
+        """
+        Return a weight as an f32 parameter named `key`, whose data go to `params[key]`.
+
+        The source is asked once for each (key, transpose). Where the name is taken, by the other
+        orientation or by `load_weight`, the parameter is `key.t` or `key.f32`. Raises what the
+        source raises, and RlxError for a key with `{layer}`: parameters belong to no layer.
+        """
+        self.hir()
+        cache_key = f"{key}\0t" if transpose else key
+        if cache_key in self.state.loaded_params:
+            return self.state.loaded_params[cache_key]
+        if LAYER in key:
+            raise RlxError(f"load_param: {key!r} is one weight for each layer: use load_weight")
+        declared = self._declared.get((cache_key, "param"))
+        if declared is None:
+            data, shape = self.weights.take(key, transpose)
+            taken = key in self.params or (key, "main") in self._declared
+            name = f"{key}.{'t' if transpose else 'f32'}" if taken else key
+            declared = self._declare_param(cache_key, name, data, shape)
+        self.state.loaded_params[cache_key] = self._load(declared).id
+        return self.state.loaded_params[cache_key]
+
+    def synth_param(
+        self, name: str, data: NDArray[np.float32], shape: tuple[int, ...]
+    ) -> HirNodeId:
+        """
+        Return an f32 parameter of data that no source has, `shape` row-major.
+
+        Raises RlxError when the data don't fill the shape or the name stands for other data.
+        """
+        self.hir()
+        data = np.ascontiguousarray(data, np.float32)
+        if data.size != int(np.prod(shape)):
+            raise RlxError(f"parameter {name!r}: expected data of {shape}, got {data.shape}")
+        declared = self._declared.get((name, "param"))
+        if declared is None and name not in self.params and (name, "main") not in self._declared:
+            declared = self._declare_param(name, name, data, shape)
+        elif declared is None or not np.array_equal(self.params[name], data.reshape(shape)):
+            raise RlxError(f"parameter {name!r} is declared already, with other data")
+        return self._load(declared).id
+
+    def synth_zeros(self, name: str, length: int) -> HirNodeId:
+        """Return an f32 parameter `[length]` of zeros."""
+        return self.synth_param(name, np.zeros(length, np.float32), (length,))
+
+    def append(
+        self, state: str, role: StateRole, capacity: int, head_dim: int, x: FlowValue
+    ) -> FlowValue:
+        """
+        Write `[rows, width]` to a state at position `past`; return its `[keys, width]` so far.
+
+        Declares the state, with a member of `capacity` positions for each layer, when it is new.
+        Raises RlxError if it was declared otherwise.
+        """
+        self.hir()
+        width = x.shape[1]
+        new = hir.StateOp(state, role, head_dim, tensor([capacity, width]))
+        old = self._symbols.get(state)
+        if old is None:
+            self._declare(state, new)
+        elif not old.is_structurally_equivalent(new):
+            raise RlxError(f"state @{state} is declared as '{old}', not as '{new}'")
+        return self.insert(hir.AppendOp(x.id, state, PAST, tensor([KEYS, width])), state)
+
+    def outline(self, name: str, layer: int, stage: FlowStage, x: FlowValue) -> Outlined:
+        """
+        Make a private function of a stage: of `x`, and of the outer values that the stage uses.
+
+        `layer` stands for the layers that the function serves. Raises RlxError if the stage
+        gives another type than it takes, or repeats layers itself.
+        """
+        if self._scope.layer is not None:
+            raise RlxError(f"{stage}: expected no repeat of layers within a layer")
+        name = self._free(name)
+        outer_scope, outer_state = self._scope, self.state
+        block = Block(arg_types=[x.id.type])
+        block.args[0].name_hint = "x"
+        self._scope, self.state = _Scope(block, name, layer), outer_state.inner()
+        try:
+            y = self.apply(stage, FlowValue(block.args[0], x.shape))
+            keys = [key for key in self.state.loaded_weights if LAYER in key]
+        finally:
+            self._scope, self.state = outer_scope, outer_state
+        if y.id.type != x.id.type:
+            raise RlxError(
+                f"{stage}: expected a layer to give {spell(x.id.type)}, as it takes, "
+                f"got {spell(y.id.type)}"
+            )
+        block.add_op(ReturnOp(y.id))
+        captured = _close(block)
+        types = [arg.type for arg in block.args]
+        function = FuncOp(name, (types, [y.id.type]), Region(block), visibility="private")
+        self._declare(name, function)
+        return Outlined(name, captured, keys)
+
+    def finish(self, outputs: Mapping[str, HirNodeId]) -> None:
+        """Complete the program: @main returns `outputs` in their order."""
+        block = self._main.block
+        block.add_op(ReturnOp(*outputs.values()))
+        types = [arg.type for arg in block.args], [value.type for value in outputs.values()]
+        arg_attrs, res_attrs = _names(self.state.inputs), _names(outputs)
+        main = FuncOp("main", types, Region(block), arg_attrs=arg_attrs, res_attrs=res_attrs)
+        self._declare("main", main)
+
+    def _member(self, key: str) -> str:
+        """Return a key with the number of the layer that stands for all."""
+        if LAYER not in key:
+            return key
+        if self._scope.layer is None:
+            raise RlxError(
+                f"weight {key!r} is one for each layer: load it in a stage that is repeated"
+            )
+        return key.replace(LAYER, str(self._scope.layer))
+
+    def _declare_weight(self, id: str, key: str, type_: TensorType[Attribute]) -> hir.WeightOp:
+        # Families belong to a function, because a function's layers have formats of their own.
+        owner = self._scope.function if LAYER in key else "main"
+        if (id, owner) not in self._declared:
+            self._declared[id, owner] = self._new_weight(key, type_)
+        return self._declared[id, owner]
+
+    def _declare_param(
+        self, id: str, name: str, data: NDArray[np.float32], shape: tuple[int, ...]
+    ) -> hir.WeightOp:
+        self.params[name] = data.reshape(shape)
+        self._declared[id, "param"] = self._new_weight(name, tensor(shape))
+        return self._declared[id, "param"]
+
+    def _new_weight(self, key: str, type_: TensorType[Attribute]) -> hir.WeightOp:
+        symbol = self._free(symbol_of(key))
+        op = hir.WeightOp(symbol, key, type_)
+        op.verify()
+        self._declare(symbol, op)
+        return op
+
+    def _load(self, weight: hir.WeightOp) -> FlowValue:
+        symbol = weight.sym_name.data
+        return self.insert(hir.LoadWeightOp(symbol, weight.type), symbol)
+
+    def _free(self, symbol: str) -> str:
+        """Return a symbol that is not taken: the given one, or one with a number behind it."""
+        if symbol != "main" and symbol not in self._symbols:
+            return symbol
+        numbers = range(1, len(self._symbols) + 2)
+        return next(s for n in numbers if (s := f"{symbol}_{n}") not in self._symbols)
+
+    def _declare(self, symbol: str, op: Operation) -> None:
+        """Put a symbol in its place in the module: weights, states, functions, @main."""
+        self._symbols[symbol] = op
+        block = self.hir().body.block
+        after = next((o for o in block.ops if _rank(o) > _rank(op)), None)
+        if after is None:
+            block.add_op(op)
+        else:
+            block.insert_op_before(op, after)
+
+
+def _rank(op: Operation) -> int:
+    kinds = (hir.WeightOp, hir.StateOp, FuncOp)
+    return next((i for i, kind in enumerate(kinds) if isinstance(op, kind)), len(kinds))
+
+
+def _names(names: Sequence[str] | Mapping[str, object]) -> ArrayAttr[DictionaryAttr]:
+    return ArrayAttr(DictionaryAttr({"rlx.name": StringAttr(name)}) for name in names)
+
+
+def _close(block: Block) -> list[SSAValue]:
+    """Make arguments of the outer values that a block uses; return them in order of first use."""
+    inside: set[SSAValue] = set(block.args)
+    arguments: dict[SSAValue, SSAValue] = {}
+    for op in block.walk():
+        for i, operand in enumerate(op.operands):
+            if operand in inside:
+                continue
+            if operand not in arguments:
+                argument = block.insert_arg(operand.type, len(block.args))
+                argument.name_hint = operand.name_hint
+                arguments[operand] = argument
+            op.operands[i] = arguments[operand]
+        inside.update(op.results)
+        for region in op.regions:
+            for inner in region.blocks:
+                inside.update(inner.args)
+    return list(arguments)

@@ -1,0 +1,104 @@
+"""How a model is compiled: the choices that are not the model's own."""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from dataclasses import dataclass, field, is_dataclass
+from pathlib import Path
+from typing import Literal, TypeVar, cast, get_args, get_type_hints
+
+from rlx.errors import RlxError
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class FusionOptions:
+    """
+    Which fused operations are made.
+
+    `direct` emits fused operations where the author named them, `fusable` emits primitives for
+    the fusion passes. `assert_clean` makes a fusion that was missed an error; `skip` fuses nothing.
+    """
+
+    policy: Literal["direct", "fusable"] = "fusable"
+    target: str = "auto"
+    assert_clean: bool = False
+    skip: bool = False
+
+
+@dataclass(frozen=True)
+class PassOptions:
+    """Which of the general passes run, and whether they report what they do."""
+
+    dce: bool = True
+    constant_folding: bool = True
+    verbose: bool = False
+
+
+@dataclass(frozen=True)
+class PrecisionOptions:
+    """The type that kernels compute in, and whether passes may choose a narrower one."""
+
+    compute: Literal["f32", "f16", "bf16"] = "f32"
+    mixed: Literal["none", "auto"] = "none"
+
+
+@dataclass(frozen=True)
+class CompileProfile:
+    """The options of a compilation, as a `*.rlx.toml` file states them."""
+
+    fusion: FusionOptions = field(default_factory=FusionOptions)
+    passes: PassOptions = field(default_factory=PassOptions)
+    precision: PrecisionOptions = field(default_factory=PrecisionOptions)
+    backend: str = "cpu"
+
+    @staticmethod
+    def prefill() -> CompileProfile:
+        """Return the preset for reading prompts: fused operations as the author named them."""
+        return CompileProfile(FusionOptions(policy="direct"))
+
+    @staticmethod
+    def decode() -> CompileProfile:
+        """Return the preset for writing tokens: primitives, for the fusion passes to join."""
+        return CompileProfile(FusionOptions(policy="fusable"))
+
+    @staticmethod
+    def from_toml(path: str | os.PathLike[str]) -> CompileProfile:
+        """
+        Read a profile; what the file leaves out has its default.
+
+        Raises RlxError, naming file and key, for a file that can't be read, an unknown key or
+        an unexpected value.
+        """
+        path = Path(path)
+        try:
+            table = tomllib.loads(path.read_text("utf-8"))
+        except (OSError, ValueError) as error:
+            reason = error.strerror if isinstance(error, OSError) else error
+            raise RlxError(f"{path}: expected a profile in TOML: {reason}") from error
+        return _from_table(CompileProfile, table, f"{path}: ")
+
+
+def _from_table(cls: type[T], table: dict[str, object], where: str) -> T:
+    """Build an options class from a TOML table; `where` begins every message."""
+    kinds = get_type_hints(cls)
+    unknown = next((key for key in table if key not in kinds), None)
+    if unknown is not None:
+        raise RlxError(f"{where}unknown key '{unknown}': expected {', '.join(kinds)}")
+    return cls(**{key: _value(kinds[key], value, where + key) for key, value in table.items()})
+
+
+def _value(kind: type, value: object, where: str) -> object:
+    if is_dataclass(kind):
+        if not isinstance(value, dict):
+            raise RlxError(f"{where}: expected a table, got {value!r}")
+        return _from_table(kind, cast(dict[str, object], value), f"{where}.")
+    choices = get_args(kind)
+    if choices and value not in choices:
+        raise RlxError(f"{where}: expected one of {', '.join(choices)}, got {value!r}")
+    if not choices and not isinstance(value, kind):
+        wanted = "true or false" if kind is bool else "a string"
+        raise RlxError(f"{where}: expected {wanted}, got {value!r}")
+    return value

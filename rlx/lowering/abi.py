@@ -1,0 +1,50 @@
+"""
+What compiled code and the runtime agree on: the context of a program, and the words of sampling.
+
+A program exports `pack`, `prologue` and `step`, jobs of a team (`void job(ptr ctx, i64 tid, i64
+threads)`, see `sync.py`). Its context is an array of 8-byte words, at these indices:
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import NamedTuple
+
+TEAM = 0
+"""The team's memory, for barriers."""
+ARENA, STATE, WEIGHTS = 1, 2, 3
+"""Addresses of the three segments."""
+SOURCES, INPUTS, OUTPUTS = 4, 5, 6
+"""Addresses of arrays of addresses: weights in their files, and what the caller binds."""
+STEPS = 7
+"""Steps that `step` may take; more than one only where the program carries an output on."""
+TAKEN = 8
+"""Steps that it took."""
+IDS = 9
+"""Address of i32 [STEPS]: the token of each step, where the program carries one on."""
+STOPS, STOP_COUNT = 10, 11
+"""Address and number of i32 tokens after which `step` returns."""
+DIMS = 12
+"""From here on: the sizes of the free dimensions, in the order of the dimension table."""
+
+PACK, PROLOGUE, STEP = "pack", "prologue", "step"
+
+
+class Sampling(NamedTuple):
+    """How a token is drawn; `counter` grows by one with each draw."""
+
+    temperature: float = 0.0
+    top_k: int = 0
+    top_p: float = 1.0
+    seed: int = 0
+    counter: int = 0
+
+    def pack(self) -> bytes:
+        """Return the 32 bytes that `hir.sample` reads."""
+        return struct.pack(
+            "<fifiQQ", self.temperature, self.top_k, self.top_p, 0, self.seed, self.counter
+        )
+
+
+COUNTER_OFFSET = 24
+"""Bytes from the start of the packed sampling words to the counter."""

@@ -1,0 +1,286 @@
+"""
+A planned program to LLVM IR: its kernels, and the jobs that launch them in order.
+
+`pack` fills the weight segment, `prologue` what depends on constants, `step` runs the steady state
+and the epilogue, several times where the program carries an output on as its next input.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+from xdsl.dialects.builtin import DictionaryAttr, ModuleOp, StringAttr
+from xdsl.ir import Block, Operation, SSAValue
+
+from rlx.dialects import lir, mir
+from rlx.dialects.common import DimTable, PhaseKind, dims_of
+from rlx.errors import RlxError
+from rlx.lowering import abi
+from rlx.lowering.emitter import Function, Module, Value, i64
+from rlx.lowering.kernels import emit_kernel
+from rlx.lowering.sync import emit_barrier
+from rlx.lowering.target import Target
+
+_JOB = [("ptr", "ctx"), ("i64", "tid"), ("i64", "threads")]
+
+
+def lower(module: ModuleOp, target: Target) -> str:
+    """
+    Return a planned module as LLVM IR text for a target.
+
+    Raises RlxError where the module has no program, or a kernel that no family covers.
+    """
+    program = next((op for op in module.ops if isinstance(op, lir.ProgramOp)), None)
+    if program is None:
+        raise RlxError("expected a planned module with a lir.program: run plan-lir first")
+    out = Module(target)
+    table = DimTable.of(module)
+    barrier = emit_barrier(out)
+    kernels = {k.sym_name.data: k for k in module.ops if isinstance(k, lir.KernelOp)}
+    for kernel in kernels.values():
+        emit_kernel(out, kernel, table)
+    places = {
+        op.sym_name.data: op for op in module.ops if isinstance(op, lir.WeightOp | lir.StateOp)
+    }
+
+    def is_pack(op: lir.LaunchOp) -> bool:
+        kernel = kernels[op.kernel.root_reference.data]
+        return isinstance(kernel.body.block.first_op, mir.PackOp)
+
+    def job(name: str) -> _Job:
+        return _Job(out.function(name, _JOB, exported=True), table, places, barrier)
+
+    prologue = PhaseKind.PROLOGUE
+    job(abi.PACK).define(program, is_pack)
+    job(abi.PROLOGUE).define(program, lambda op: op.phase.data is prologue and not is_pack(op))
+    step = job(abi.STEP)
+    carry = _carried(module, program)
+    step.define_steps(program, lambda op: op.phase.data is not prologue, carry)
+    return out.text
+
+
+@dataclass
+class _Carry:
+    """What a step hands to the next: an output's token to an input, and dimensions that grow."""
+
+    token: lir.OutputOp | None = None
+    to: lir.InputOp | None = None
+    advance: dict[str, str] = field(default_factory=dict[str, str])
+
+
+def _carried(module: ModuleOp, program: lir.ProgramOp) -> _Carry:
+    pairs, advance = _names(module, lir.CARRY), _names(module, lir.ADVANCE)
+    if not pairs:
+        return _Carry()
+    ops = program.body.block.ops
+    inputs = {op.io_name.data: op for op in ops if isinstance(op, lir.InputOp)}
+    outputs = {op.io_name.data: op for op in ops if isinstance(op, lir.OutputOp)}
+    ((to, token),) = pairs.items() if len(pairs) == 1 else [("", "")]
+    if to not in inputs or token not in outputs or dims_of(outputs[token].result.type) != (1,):
+        raise RlxError(
+            f"{lir.CARRY}: expected one input that takes an output of one token, got {pairs}"
+        )
+    return _Carry(outputs[token], inputs[to], advance)
+
+
+def _names(module: ModuleOp, attribute: str) -> dict[str, str]:
+    value = module.attributes.get(attribute)
+    if not isinstance(value, DictionaryAttr):
+        return {}
+    return {k: v.data for k, v in value.data.items() if isinstance(v, StringAttr)}
+
+
+class _Job:
+    """A function that launches the kernels of some phases in order."""
+
+    def __init__(
+        self,
+        f: Function,
+        table: DimTable,
+        places: dict[str, lir.WeightOp | lir.StateOp],
+        barrier: str,
+    ):
+        self.f = f
+        self.ctx, self.tid, self.threads = f.params
+        self.table = table
+        self.places = places
+        self.barrier = barrier
+        self.sizes: list[Value] = []
+        self.launched = False
+        words = (abi.TEAM, abi.ARENA, abi.STATE, abi.WEIGHTS, abi.SOURCES, abi.INPUTS, abi.OUTPUTS)
+        self.words = {word: self._word(word, "ptr") for word in words}
+
+    def _word(self, index: int, type_: str = "i64") -> Value:
+        return self.f.load(type_, self.f.at(self.ctx, index, 8), align=8)
+
+    def _set_word(self, index: int, value: Value) -> None:
+        self.f.store(value, self.f.at(self.ctx, index, 8), align=8)
+
+    def _load_sizes(self) -> None:
+        self.sizes = [self._word(abi.DIMS + i) for i in range(len(self.table.free))]
+
+    def wait(self) -> None:
+        self.f.call(self.barrier, "void", self.words[abi.TEAM], self.threads)
+
+    def define(self, program: lir.ProgramOp, chosen: Callable[[lir.LaunchOp], bool]) -> None:
+        """Emit the launches that `chosen` picks, once."""
+        self._load_sizes()
+        if self.f.name == abi.PROLOGUE:
+            self._zero(program)
+        self._block(program.body.block, chosen, {}, None)
+        self.f.ret()
+
+    def define_steps(
+        self, program: lir.ProgramOp, chosen: Callable[[lir.LaunchOp], bool], carry: _Carry
+    ) -> None:
+        """Emit the launches of a step in a loop over steps, which ends early after a stop token."""
+        f = self.f
+        steps = self._word(abi.STEPS) if carry.token is not None else i64(1)
+
+        def more(v: list[Value]) -> Value:
+            return f.icmp("slt", v[0], steps)
+
+        def step(v: list[Value]) -> list[Value]:
+            self._load_sizes()
+            self._block(program.body.block, chosen, {}, None)
+            if carry.token is None:
+                return [f.add(v[0], 1)]
+            f.if_(f.icmp("eq", self.tid, 0), lambda: self._hand_on(v[0], carry))
+            self.wait()
+            taken = f.add(v[0], 1)
+            return [f.select(self._stopped(v[0]), steps, taken)]
+
+        f.while_([i64(0)], more, step)
+        f.ret()
+
+    def _hand_on(self, index: Value, carry: _Carry) -> list[Value]:
+        """Emit, for one thread: record the token, make it the next input, let dimensions grow."""
+        f = self.f
+        assert carry.token is not None
+        assert carry.to is not None
+        token = f.load("i32", self._io(carry.token))
+        f.store(token, f.at(self._word(abi.IDS, "ptr"), index, 4))
+        f.store(token, self._io(carry.to))
+        free = list(self.table.free)
+        for name, by in carry.advance.items():
+            amount = self.sizes[free.index(by)] if by in free else i64(self.table.upper[by])
+            place = free.index(name)
+            self._set_word(abi.DIMS + place, f.add(self.sizes[place], amount))
+        self._set_word(abi.TAKEN, f.add(index, 1))
+        return []
+
+    def _stopped(self, index: Value) -> Value:
+        """Return whether the step's token is one of the stop tokens."""
+        f = self.f
+        token = f.load("i32", f.at(self._word(abi.IDS, "ptr"), index, 4))
+        stops = self._word(abi.STOPS, "ptr")
+
+        def compare(i: Value, found: list[Value]) -> list[Value]:
+            return [f.or_(found[0], f.icmp("eq", f.load("i32", f.at(stops, i, 4)), token))]
+
+        no = Value("i1", "false")
+        return f.for_(0, self._word(abi.STOP_COUNT), 1, [no], compare)[0]
+
+    def _zero(self, program: lir.ProgramOp) -> None:
+        for op in program.body.block.ops:
+            if isinstance(op, lir.SlotOp) and op.zeroed is not None:
+                size, pointer = op.size.value.data, self._address(op.result, {}, None)
+                zero, volatile = Value("i8", "0"), Value("i1", "false")
+                self.f.if_(
+                    self.f.icmp("eq", self.tid, 0),
+                    lambda p=pointer, s=size: [
+                        *self._memset(p, zero, i64(s), volatile),
+                    ],
+                )
+
+    def _memset(self, pointer: Value, byte: Value, size: Value, volatile: Value) -> list[Value]:
+        self.f.intrinsic("memset", "void", pointer, byte, size, volatile, suffixes=["ptr", "i64"])
+        return []
+
+    def _block(
+        self,
+        block: Block,
+        chosen: Callable[[lir.LaunchOp], bool],
+        known: dict[SSAValue, Value],
+        layer: Value | None,
+    ) -> None:
+        for op in block.ops:
+            match op:
+                case lir.LaunchOp() if chosen(op):
+                    self._launch(op, known, layer)
+                    self.launched = True
+                case lir.BarrierOp() if self.launched:
+                    self.wait()
+                case lir.LoopOp() if any(map(chosen, _launches(op))):
+                    self._loop(op, chosen, known)
+                case _:
+                    pass
+
+    def _loop(
+        self,
+        op: lir.LoopOp,
+        chosen: Callable[[lir.LaunchOp], bool],
+        known: dict[SSAValue, Value],
+    ) -> None:
+        first, last = op.first.value.data, op.last.value.data
+
+        def body(layer: Value, _: list[Value]) -> list[Value]:
+            self._block(op.body.block, chosen, dict(known), layer)
+            return []
+
+        self.f.for_(first, last, 1, [], body)
+
+    def _launch(self, op: lir.LaunchOp, known: dict[SSAValue, Value], layer: Value | None) -> None:
+        buffers = [*op.ins, *op.outs, *([op.scratch] if op.scratch is not None else [])]
+        pointers = [self._address(v, known, layer) for v in buffers]
+        name = op.kernel.root_reference.data
+        self.f.call(name, "void", *pointers, *self.sizes, self.tid, self.threads)
+
+    def _address(self, value: SSAValue, known: dict[SSAValue, Value], layer: Value | None) -> Value:
+        if value not in known:
+            known[value] = self._emit_address(value.owner, known, layer)
+        return known[value]
+
+    def _emit_address(
+        self, op: Operation | Block, known: dict[SSAValue, Value], layer: Value | None
+    ) -> Value:
+        f = self.f
+        match op:
+            case lir.SlotOp():
+                return f.at(self.words[abi.ARENA], op.offset.value.data)
+            case lir.InputOp() | lir.OutputOp():
+                return self._io(op)
+            case lir.ViewOp():
+                return f.at(self._address(op.root, known, layer), op.byte_offset.value.data)
+            case lir.RefOp():
+                place = self.places[op.symbol.root_reference.data]
+                segment = abi.WEIGHTS if isinstance(place, lir.WeightOp) else abi.STATE
+                base = f.at(self.words[segment], place.offset.value.data)
+                return f.at(base, self._member(place, op, layer), place.stride.value.data)
+            case lir.SourceOp():
+                place = self.places[op.symbol.root_reference.data]
+                assert isinstance(place, lir.WeightOp)
+                index = f.add(self._member(place, op, layer), place.source.value.data)
+                return f.load("ptr", f.at(self.words[abi.SOURCES], index, 8), align=8)
+            case _:
+                raise RlxError("a launch uses something that is not a buffer")
+
+    def _member(
+        self,
+        place: lir.WeightOp | lir.StateOp,
+        op: lir.RefOp | lir.SourceOp,
+        layer: Value | None,
+    ) -> Value:
+        """Return which member of a family an operation means, from 0."""
+        if op.layer is None or layer is None:
+            return i64(0)
+        return self.f.sub(layer, place.first.value.data)
+
+    def _io(self, op: lir.InputOp | lir.OutputOp) -> Value:
+        array = self.words[abi.INPUTS if isinstance(op, lir.InputOp) else abi.OUTPUTS]
+        return self.f.load("ptr", self.f.at(array, op.index.value.data, 8), align=8)
+
+
+def _launches(op: lir.LoopOp) -> Iterable[lir.LaunchOp]:
+    return (inner for inner in op.body.block.ops if isinstance(inner, lir.LaunchOp))

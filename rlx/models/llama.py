@@ -1,0 +1,247 @@
+"""
+The Llama family (Touvron et al., 2023) from GGUF files: Llama, SmolLM2 and what shares their graph.
+
+GGUF `llama` weights are stored for rotary embedding on interleaved pairs, which `hir.rope` rotates.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from xdsl.dialects.builtin import ModuleOp, i32
+
+from rlx.errors import RlxError
+from rlx.flow.context import KEYS, LAYER, PAST
+from rlx.flow.model import ModelFlow
+from rlx.flow.profile import CompileProfile
+from rlx.flow.source import WeightSource
+from rlx.flow.stages import (
+    Embed,
+    LastRows,
+    LlamaDecodeLayer,
+    LmHead,
+    Named,
+    RmsNorm,
+    RopeTables,
+    Sample,
+)
+from rlx.frontends.gguf import GgufFile
+
+ARCHITECTURE = "llama"
+WEIGHT_FORMATS = ("f32", "f16", "bf16", "q4_0", "q4_1", "q8_0")
+"""The formats of matrices that there are kernels for; norms are f32."""
+
+_CAPACITY_STEP = 16
+
+
+@dataclass(frozen=True)
+class LlamaConfig:
+    """The sizes of a Llama model. Raises RlxError where they don't fit each other."""
+
+    layers: int
+    d: int
+    ffn: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    vocab: int
+    context_length: int
+    rope_base: float
+    n_rot: int
+    eps: float
+    tied: bool
+
+    def __post_init__(self) -> None:
+        for key, value in (
+            ("block_count", self.layers),
+            ("embedding_length", self.d),
+            ("feed_forward_length", self.ffn),
+            ("attention.head_count", self.heads),
+            ("attention.head_count_kv", self.kv_heads),
+            ("attention.key_length", self.head_dim),
+            ("context_length", self.context_length),
+            ("rope.freq_base", self.rope_base),
+            ("rope.dimension_count", self.n_rot),
+            ("attention.layer_norm_rms_epsilon", self.eps),
+        ):
+            # A NaN is not above 0 either.
+            if not 0 < value < float("inf"):
+                raise RlxError(f"{_key(key)}: expected a positive number, got {value}")
+        if self.heads % self.kv_heads:
+            raise RlxError(
+                f"{_key('attention.head_count')}: expected a multiple of "
+                f"{_key('attention.head_count_kv')}, {self.kv_heads}, got {self.heads}"
+            )
+        if self.n_rot % 2 or self.n_rot > self.head_dim:
+            raise RlxError(
+                f"{_key('rope.dimension_count')}: expected an even number up to the head's "
+                f"{self.head_dim} features, got {self.n_rot}"
+            )
+
+    def shapes(self) -> Iterator[tuple[str, tuple[int, ...]]]:
+        """Return every weight's key, `{layer}` in those of layers, and its row-major shape."""
+        d, ffn = self.d, self.ffn
+        q_width, kv_width = self.heads * self.head_dim, self.kv_heads * self.head_dim
+        yield "token_embd.weight", (self.vocab, d)
+        yield "output_norm.weight", (d,)
+        if not self.tied:
+            yield "output.weight", (self.vocab, d)
+        for name, shape in (
+            ("attn_norm", (d,)),
+            ("attn_q", (q_width, d)),
+            ("attn_k", (kv_width, d)),
+            ("attn_v", (kv_width, d)),
+            ("attn_output", (d, q_width)),
+            ("ffn_norm", (d,)),
+            ("ffn_gate", (ffn, d)),
+            ("ffn_up", (ffn, d)),
+            ("ffn_down", (d, ffn)),
+        ):
+            yield f"blk.{LAYER}.{name}.weight", shape
+
+
+def _key(name: str) -> str:
+    return f"{ARCHITECTURE}.{name}"
+
+
+def _check_supported(file: GgufFile) -> None:
+    """Raise RlxError for metadata that ask for more than the plain Llama graph."""
+    architecture = file.value("general.architecture", str)
+    if architecture != ARCHITECTURE:
+        raise RlxError(
+            f"{file.path}: general.architecture: expected {ARCHITECTURE}, got {architecture!r}"
+        )
+    for name, trivial in (
+        ("rope.scaling.type", ("none", "")),
+        ("rope.scaling.factor", (0, 1)),
+        ("rope.scale_linear", (0, 1)),
+        ("expert_count", (0,)),
+    ):
+        value = file.metadata.get(_key(name), trivial[0])
+        if value not in trivial:
+            raise RlxError(
+                f"{file.path}: {_key(name)} = {value!r} is not supported: expected "
+                f"{trivial[-1]!r} or no such key; choose a model without it"
+            )
+
+
+def read_config(file: GgufFile) -> LlamaConfig:
+    """
+    Return the configuration of a GGUF file, checked against its tensors.
+
+    Raises RlxError, naming the key or the tensor, for what is missing, doesn't fit or isn't
+    supported: RoPE scaling, mixtures of experts, biases, other weight formats.
+    """
+    _check_supported(file)
+    d = file.value(_key("embedding_length"), int)
+    heads = file.value(_key("attention.head_count"), int)
+    head_dim = file.value(_key("attention.key_length"), int, None)
+    if head_dim is None:
+        if heads < 1 or d % heads:
+            raise RlxError(
+                f"{file.path}: {_key('embedding_length')}: expected a multiple of "
+                f"{_key('attention.head_count')}, {heads}, got {d}"
+            )
+        head_dim = d // heads
+    value_length = file.value(_key("attention.value_length"), int, head_dim)
+    if value_length != head_dim:
+        raise RlxError(
+            f"{file.path}: {_key('attention.value_length')}: expected the size of a key's head, "
+            f"{head_dim}, got {value_length}"
+        )
+    try:
+        config = LlamaConfig(
+            layers=file.value(_key("block_count"), int),
+            d=d,
+            ffn=file.value(_key("feed_forward_length"), int),
+            heads=heads,
+            kv_heads=file.value(_key("attention.head_count_kv"), int, heads),
+            head_dim=head_dim,
+            vocab=file.tensor("token_embd.weight").shape[0],
+            context_length=file.value(_key("context_length"), int),
+            rope_base=file.value(_key("rope.freq_base"), float, 10000.0),
+            n_rot=file.value(_key("rope.dimension_count"), int, head_dim),
+            eps=file.value(_key("attention.layer_norm_rms_epsilon"), float),
+            tied="output.weight" not in file.tensors,
+        )
+    except RlxError as error:
+        message = str(error)
+        raise error if str(file.path) in message else RlxError(f"{file.path}: {message}") from None
+    _check_tensors(file, config)
+    return config
+
+
+def _check_tensors(file: GgufFile, config: LlamaConfig) -> None:
+    expected = {
+        key.replace(LAYER, str(layer)): shape
+        for key, shape in config.shapes()
+        for layer in range(config.layers if LAYER in key else 1)
+    }
+    for key, shape in expected.items():
+        tensor = file.tensor(key)
+        if tensor.shape != shape:
+            raise RlxError(
+                f"{file.path}: tensor {key!r}: expected the shape {shape}, got {tensor.shape}"
+            )
+        formats = WEIGHT_FORMATS if len(shape) > 1 else ("f32",)
+        if tensor.ggml_type not in formats:
+            raise RlxError(
+                f"{file.path}: tensor {key!r}: the format {tensor.ggml_type} is not supported: "
+                f"expected {', '.join(formats)}"
+            )
+    extra = [key for key in file.tensors if key not in expected]
+    if extra:
+        raise RlxError(
+            f"{file.path}: the tensors {', '.join(map(repr, extra[:5]))} are not part of the plain "
+            "Llama graph (no biases, no RoPE factors, no experts), which is what rlx builds"
+        )
+
+
+def build(
+    config: LlamaConfig,
+    source: WeightSource,
+    program: Literal["prefill", "decode"],
+    max_context: int,
+    chunk: int = 512,
+) -> ModuleOp:
+    """
+    Return a program of the model in HIR.
+
+    Both take `tokens [seq] i32` and `sampling [8] i32`, give `id [1] i32`, drawn from the last row
+    of logits, and `logits`, and share the states `k_cache` and `v_cache`, with room for
+    `max_context` positions, rounded up to 16. `past` positions are there already. `prefill` takes
+    up to `chunk` tokens and gives logits `[out, vocab]` of the last `out` of them; `decode` takes
+    one and gives `[1, vocab]`. Raises RlxError for sizes out of range.
+    """
+    if program not in ("prefill", "decode"):
+        raise RlxError(f"expected the program prefill or decode, got {program!r}")
+    if not 1 <= max_context <= config.context_length:
+        raise RlxError(
+            f"max_context: expected 1 to {config.context_length} ({_key('context_length')}), "
+            f"got {max_context}"
+        )
+    if chunk < 1:
+        raise RlxError(f"chunk: expected at least 1 token, got {chunk}")
+    decode = program == "decode"
+    capacity = -(-max_context // _CAPACITY_STEP) * _CAPACITY_STEP
+
+    flow = ModelFlow(program)
+    seq = flow.dim("seq", 1, 1 if decode else min(chunk, max_context))
+    flow.dim(PAST, 0, max_context - 1)
+    flow.dim_sum(KEYS, PAST, "seq")
+    out = seq if decode else flow.dim("out", 0, min(chunk, max_context))
+    flow.input("tokens", (seq,), i32).input("sampling", (8,), i32)
+    flow.stage(Embed("token_embd.weight"))
+    flow.stage(RopeTables(config.rope_base, capacity, config.n_rot))
+    flow.repeat_layers(config.layers, LlamaDecodeLayer(config.head_dim, capacity, config.eps))
+    flow.stage(LastRows(out))
+    flow.stage(RmsNorm("output_norm.weight", config.eps))
+    flow.stage(Named("logits", LmHead(None if config.tied else "output.weight")))
+    flow.stage(Named("id", Sample()))
+    flow.output("id").output("logits")
+    if decode:
+        flow.carry("tokens", "id").advance(PAST, "seq")
+    profile = CompileProfile.decode() if decode else CompileProfile.prefill()
+    return flow.build(source, profile).module

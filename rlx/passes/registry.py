@@ -1,0 +1,43 @@
+"""Every pass by its name, imported when it is first asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib import import_module
+
+from xdsl.passes import ModulePass
+
+
+def _lazy(module: str, cls: str) -> Callable[[], type[ModulePass]]:
+    return lambda: getattr(import_module(module), cls)
+
+
+def _own(*names: str) -> dict[str, Callable[[], type[ModulePass]]]:
+    """Return the factories of our passes; a pass's name says its module and its class."""
+    return {
+        name: _lazy(
+            f"rlx.passes.{name.replace('-', '_')}",
+            f"{''.join(word.capitalize() for word in name.split('-'))}Pass",
+        )
+        for name in names
+    }
+
+
+PASSES: dict[str, Callable[[], type[ModulePass]]] = {
+    **_own(
+        "legalize-hir",
+        "fuse-shared-input",
+        "fuse-epilogue",
+        "fuse-norm",
+        "hoist-params",
+        "derive-phases",
+        "plan-lir",
+        "verify-ssa",
+        "verify-stage",
+    ),
+    "canonicalize": _lazy("xdsl.transforms.canonicalize", "CanonicalizePass"),
+    "cse": _lazy(
+        "xdsl.transforms.common_subexpression_elimination", "CommonSubexpressionElimination"
+    ),
+    "dce": _lazy("xdsl.transforms.dead_code_elimination", "DeadCodeElimination"),
+}

@@ -1,0 +1,119 @@
+"""The checks of a plan that need more than one operation: launches, members, slots and views."""
+
+from __future__ import annotations
+
+from xdsl.ir import Attribute, BlockArgument, Operation
+from xdsl.utils.exceptions import VerifyException
+
+from rlx.dialects import lir
+from rlx.dialects.common import dims_of, format_of, spell
+from rlx.passes.buffers import size_of
+from rlx.passes.program import Program, fail, spell_all
+
+
+def check_lir(program: Program, op: Operation) -> None:
+    """Raise IrError where an operation of a plan does not fit what it refers to."""
+    match op:
+        case lir.LaunchOp():
+            _check_launch(program, op)
+        case lir.RefOp() | lir.SourceOp():
+            _check_member(program, op)
+        case lir.SlotOp():
+            _check_slot(program, op)
+        case lir.ViewOp():
+            _check_view(program, op)
+        case lir.ProgramOp():
+            _check_segments(program, op)
+        case _:
+            pass
+
+
+def _bytes(program: Program, op: Operation, type_: Attribute) -> int:
+    """Return a tensor's bytes at the upper bounds of its dimensions."""
+    try:
+        return size_of(type_, program.table)
+    except VerifyException as e:
+        fail(op, str(e))
+
+
+def _check_launch(program: Program, op: lir.LaunchOp) -> None:
+    kernel = program.lookup(op, op.kernel, lir.KernelOp)
+    for verb, wanted, given in (
+        ("reads", tuple(kernel.body.block.arg_types), op.ins.types),
+        ("writes", tuple(kernel.yielded.operand_types), op.outs.types),
+    ):
+        if wanted != tuple(given):
+            name = kernel.sym_name.data
+            fail(op, f"@{name} {verb} {spell_all(wanted)}, got {spell_all(given)}")
+
+
+def _check_member(program: Program, op: lir.RefOp | lir.SourceOp) -> None:
+    """A reference's type is that of its declaration; its layer is one that there is."""
+    name = op.symbol.root_reference.data
+    found = program.symbols.get(name)
+    if isinstance(op, lir.SourceOp):
+        found = program.lookup(op, op.symbol, lir.WeightOp)
+        # The weight is declared with its packed type; its file has the same, not yet packed.
+        same = dims_of(op.result.type) == dims_of(found.type)
+        same = same and format_of(op.result.type) == format_of(found.type)
+    else:
+        if not isinstance(found, lir.StateOp):
+            found = program.lookup(op, op.symbol, lir.WeightOp)
+        same = op.result.type == found.type
+    if not same:
+        fail(op, f"@{name} is declared as {spell(found.type)}, got {spell(op.result.type)}")
+    layers = range(found.first.value.data, found.last.value.data)
+    if op.layer is None:
+        if len(layers) != 1:
+            fail(op, f"@{name} has {len(layers)} members: expected a layer")
+        return
+    assert isinstance(op.layer, BlockArgument)
+    loop = op.layer.owner.parent_op()
+    assert isinstance(loop, lir.LoopOp)
+    first, last = loop.first.value.data, loop.last.value.data
+    if first < layers.start or last > layers.stop:
+        fail(
+            op,
+            f"@{name} has members for the layers {layers.start} to {layers.stop}, "
+            f"the loop runs over {first} to {last}",
+        )
+
+
+def _check_slot(program: Program, op: lir.SlotOp) -> None:
+    needed = _bytes(program, op, op.result.type)
+    if op.size.value.data < needed:
+        fail(
+            op,
+            f"expected {needed} bytes for {spell(op.result.type)} at the upper bounds of its "
+            f"dimensions, got {op.size.value.data}",
+        )
+
+
+def _check_view(program: Program, op: lir.ViewOp) -> None:
+    size = _bytes(program, op, op.root.type)
+    end = op.byte_offset.value.data + _bytes(program, op, op.result.type)
+    if end > size:
+        fail(
+            op,
+            f"{spell(op.result.type)} at byte {op.byte_offset.value.data} ends at {end}, beyond "
+            f"the {size} bytes of {spell(op.root.type)}",
+        )
+
+
+def _check_segments(program: Program, op: lir.ProgramOp) -> None:
+    """There is one program, and every member of a weight or a state is inside its segment."""
+    for found in program.symbols.values():
+        if isinstance(found, lir.ProgramOp) and found is not op:
+            fail(found, f"expected one program in a module, there is also @{op.sym_name.data}")
+        if isinstance(found, lir.WeightOp):
+            # The bytes of a packed weight are the affair of its format: check where it starts.
+            _check_inside(found, 1, op.weights_size.value.data)
+        if isinstance(found, lir.StateOp):
+            _check_inside(found, _bytes(program, found, found.type), op.state_size.value.data)
+
+
+def _check_inside(op: lir.WeightOp | lir.StateOp, member: int, segment: int) -> None:
+    before = (op.last.value.data - op.first.value.data - 1) * op.stride.value.data
+    end = op.offset.value.data + before + member
+    if end > segment:
+        fail(op, f"its last member reaches byte {end} of a segment of {segment} bytes")

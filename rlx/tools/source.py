@@ -1,0 +1,97 @@
+"""Parsing of IR text: every operation knows its place, and no text can exhaust the machine."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from itertools import accumulate
+from math import prod
+from typing import Any
+
+from xdsl.context import Context
+from xdsl.dialects.builtin import UNKNOWN_LOC, FileLineColLoc, IntAttr, ModuleOp, StringAttr
+from xdsl.ir import Operation, TypeAttribute
+from xdsl.parser import Parser
+from xdsl.utils.exceptions import ParseError
+
+from rlx.errors import RlxError
+
+MAX_WIDTH = 2**24 - 1
+"""Bits of the widest integer type, as in MLIR."""
+MAX_ELEMENTS = 2**20
+"""Elements of the largest dense literal: they are parsed one by one, and weights are symbols."""
+WIDTH = 160
+"""Characters of a source line that an error shows."""
+
+
+class SourceError(RlxError):
+    """An error in a module; its message begins with the place, `file:line:column: error:`."""
+
+
+def parse(
+    ctx: Context, data: bytes, name: str, *, first_line: int = 1, implicit_module: bool = True
+) -> ModuleOp:
+    """
+    Parse a module; `name` and `first_line` say where the text comes from.
+
+    Raises SourceError, whatever the text.
+    """
+    try:
+        text = data.decode()
+    except UnicodeDecodeError as e:
+        message = f"{name}: error: not UTF-8 text (byte {data[e.start]:#04x} at offset {e.start})"
+        raise SourceError(message) from None
+    parser = _Parser(ctx, text, name, first_line)
+    try:
+        return parser.parse_module(implicit_module)
+    except ParseError as e:
+        raise SourceError(parser.describe(e.span.start, e.msg)) from e
+    except RecursionError as e:
+        raise SourceError(parser.describe(parser.pos, "nested too deeply")) from e
+    except Exception as e:
+        # xDSL lets errors of attributes through, and of numbers that Python refuses to convert.
+        raise SourceError(parser.describe(parser.pos, str(e) or type(e).__name__)) from e
+
+
+class _Parser(Parser):
+    """A parser that notes each operation's place and refuses what would exhaust memory."""
+
+    def __init__(self, ctx: Context, text: str, name: str, first_line: int):
+        super().__init__(ctx, text, name)
+        self._text = text
+        self._first_line = first_line
+        self._file = StringAttr(name)
+        self._lines = list(accumulate((len(t) + 1 for t in text.split("\n")), initial=0))
+
+    def _place(self, position: int) -> tuple[int, int]:
+        """Return line and column of a position, both from 1."""
+        line = bisect_right(self._lines, position)
+        return line - 1 + self._first_line, position - self._lines[line - 1] + 1
+
+    def describe(self, position: int, message: str) -> str:
+        """Return an error message with its place, the line and a caret."""
+        line, column = self._place(position)
+        start = self._lines[line - self._first_line]
+        shown = max(start, position - WIDTH // 2)
+        text = self._text[shown : shown + WIDTH].split("\n", 1)[0]
+        caret = " " * (position - shown) + "^"
+        return f"{self._file.data}:{line}:{column}: error: {message.strip()}\n  {text}\n  {caret}"
+
+    def parse_operation(self) -> Operation:
+        start = self._current_token.span.start
+        op = super().parse_operation()
+        if op.location == UNKNOWN_LOC:
+            line, column = self._place(start)
+            op.location = FileLineColLoc(self._file, IntAttr(line), IntAttr(column))
+        return op
+
+    def _parse_optional_integer_or_float_type(self) -> TypeAttribute | None:
+        digits = self._current_token.text.lstrip("sui")
+        if digits.isdecimal() and (len(digits) > 8 or int(digits) > MAX_WIDTH):
+            self.raise_error(f"an integer type of more than {MAX_WIDTH} bits")
+        return super()._parse_optional_integer_or_float_type()
+
+    def _parse_dense_literal_type(self) -> Any:
+        type_ = super()._parse_dense_literal_type()
+        if prod(type_.get_shape()) > MAX_ELEMENTS:
+            self.raise_error(f"a dense literal of more than {MAX_ELEMENTS} elements")
+        return type_

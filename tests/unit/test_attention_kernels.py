@@ -1,0 +1,173 @@
+"""Attention against float64, with NaN wherever the cache isn't in use."""
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+from kernels import Buffer, Kernel, compile_kernel, levels, module_of, nmse
+
+from rlx.lowering.attention import (
+    decode_scratch_bytes,
+    emit_attention_decode,
+    emit_attention_prefill,
+)
+from rlx.lowering.emitter import Function
+from rlx.lowering.kv_cache import Attention, store_k_panel, store_v_panel
+from rlx.lowering.rows import VECTOR
+from rlx.runtime import jit
+
+DECODE = [("ptr", n) for n in ("q", "k", "v", "out", "scratch")]
+DECODE += [("i64", n) for n in ("keys", "tid", "nth")]
+PREFILL = [("ptr", n) for n in ("q", "k", "v", "out")]
+PREFILL += [("i64", n) for n in ("rows", "past", "tid", "nth")]
+
+SHAPES = [(9, 3, 64), (2, 2, 80), (16, 1, 16), (7, 1, 48), (4, 4, 128)]
+CAPACITY = 336
+TOLERANCE = 1e-11
+
+
+def attention(heads: int, kv_heads: int, head_dim: int) -> Attention:
+    return Attention(heads, kv_heads, head_dim, CAPACITY, head_dim**-0.5)
+
+
+def decode_kernel(level: str, a: Attention) -> Kernel:
+    return compile_kernel(level, DECODE, lambda f: emit_attention_decode(f, a, *f.params))
+
+
+def prefill_kernel(level: str, a: Attention) -> Kernel:
+    return compile_kernel(level, PREFILL, lambda f: emit_attention_prefill(f, a, *f.params))
+
+
+class Case:
+    """Random queries, keys and values of `n` positions, and what attention makes of them."""
+
+    def __init__(self, a: Attention, n: int, seed: int):
+        rng = np.random.default_rng(seed)
+        self.a, self.n = a, n
+        self.q = 2 * rng.standard_normal((n, a.heads, a.head_dim), np.float32)
+        self.k = rng.standard_normal((n, a.kv_heads, a.head_dim), np.float32)
+        self.v = rng.standard_normal((n, a.kv_heads, a.head_dim), np.float32)
+
+    def caches(self, n: int) -> tuple[Buffer, Buffer]:
+        """Return the K and V caches after n positions, NaN in the others."""
+        a = self.a
+        k = np.full((a.kv_heads, a.capacity, a.head_dim), math.nan, np.float32)
+        v = k.copy()
+        k[:, :n], v[:, :n] = (x[:n].transpose(1, 0, 2) for x in (self.k, self.v))
+        blocks = k.reshape(a.kv_heads, a.capacity // 16, 16, a.head_dim).transpose(0, 1, 3, 2)
+        return Buffer.of(blocks), Buffer.of(v)
+
+    def expected(self) -> np.ndarray:
+        a = self.a
+        k, v = (np.repeat(x, a.group, axis=1).astype(np.float64) for x in (self.k, self.v))
+        scores = np.einsum("qhd,khd->hqk", self.q, k) * a.scale
+        scores[:, np.arange(self.n)[None, :] > np.arange(self.n)[:, None]] = -math.inf
+        weights = np.exp(scores - scores.max(2, keepdims=True))
+        return np.einsum("hqk,khd->qhd", weights / weights.sum(2, keepdims=True), v)
+
+    def prefill(self, kernel: Kernel, start: int, stop: int, threads: int = 1) -> np.ndarray:
+        """Return the output rows of positions start to stop - 1, the earlier ones in the cache."""
+        shape = (stop - start, self.a.heads, self.a.head_dim)
+        q, out = Buffer.of(self.q[start:stop]), Buffer(4 * math.prod(shape))
+        for tid in range(threads):
+            kernel(q, *self.caches(stop), out, stop - start, start, tid, threads)
+        return out.array(np.float32, *shape)
+
+    def decode(self, kernel: Kernel, keys: int, threads: int = 1) -> np.ndarray:
+        """Return the output row of position keys - 1; threads run last to first."""
+        a = self.a
+        scratch, out = Buffer(decode_scratch_bytes(a)), Buffer(a.heads * a.row_bytes)
+        scratch.bytes[: 64 * a.kv_heads] = 0
+        q = Buffer.of(self.q[keys - 1])
+        for tid in reversed(range(threads)):
+            kernel(q, *self.caches(keys), out, scratch, keys, tid, threads)
+        assert not scratch.bytes[: 64 * a.kv_heads].any()
+        return out.array(np.float32, a.heads, a.head_dim)
+
+
+@pytest.mark.parametrize("level", levels())
+@pytest.mark.parametrize("shape", SHAPES)
+def test_prefill(shape: tuple[int, int, int], level: str):
+    case = Case(attention(*shape), 150, seed=1)
+    kernel = prefill_kernel(level, case.a)
+    whole = case.prefill(kernel, 0, 150)
+    assert nmse(whole, case.expected()) < TOLERANCE
+    # Neither the threads nor the split of the prompt may change a bit.
+    cuts = [0, 1, 6, 61, 64, 127, 150]
+    parts = [
+        case.prefill(kernel, start, stop, threads=3) for start, stop in itertools.pairwise(cuts)
+    ]
+    np.testing.assert_array_equal(np.concatenate(parts), whole)
+
+
+@pytest.mark.parametrize("level", levels())
+@pytest.mark.parametrize("shape", SHAPES)
+def test_decode(shape: tuple[int, int, int], level: str):
+    case = Case(attention(*shape), CAPACITY, seed=2)
+    kernel, expected = decode_kernel(level, case.a), case.expected()
+    for keys in (1, 15, 16, 17, 127, 128, 129, 300, CAPACITY):
+        row = case.decode(kernel, keys)
+        assert nmse(row, expected[keys - 1]) < TOLERANCE
+        np.testing.assert_array_equal(case.decode(kernel, keys, threads=4), row)
+
+
+def test_prefill_at_the_end_of_the_cache():
+    case = Case(attention(9, 3, 64), CAPACITY, seed=3)
+    rows = case.prefill(prefill_kernel("host", case.a), CAPACITY - 3, CAPACITY, threads=2)
+    assert nmse(rows, case.expected()[-3:]) < TOLERANCE
+
+
+def test_large_scores():
+    case = Case(attention(9, 3, 64), 40, seed=4)
+    case.q *= 300
+    expected = case.expected()
+    assert nmse(case.prefill(prefill_kernel("host", case.a), 0, 40), expected) < 1e-7
+    assert nmse(case.decode(decode_kernel("host", case.a), 40), expected[-1]) < 1e-7
+
+
+@pytest.mark.parametrize("level", levels())
+def test_a_later_nan_does_not_reach_earlier_rows(level: str):
+    case = Case(attention(9, 3, 64), 80, seed=5)
+    kernel = prefill_kernel(level, case.a)
+    clean = case.prefill(kernel, 0, 80)
+    case.k[77], case.v[77], case.q[77] = math.nan, math.nan, math.nan
+    poisoned = case.prefill(kernel, 0, 80)
+    np.testing.assert_array_equal(poisoned[:77], clean[:77])
+    assert np.isnan(poisoned[77:]).all()
+
+
+@pytest.mark.parametrize("level", levels())
+@pytest.mark.parametrize("shape", [(9, 3, 64), (2, 2, 80)])
+def test_panels_go_where_attention_reads_them(shape: tuple[int, int, int], level: str):
+    case = Case(attention(*shape), 21, seed=6)
+    a = case.a
+
+    def emit(f: Function) -> None:
+        k, v, k_row, v_row, position = f.params
+
+        def panel(i, _):
+            at = f.mul(i, 64)
+            store_k_panel(f, a, k, position, i, f.load(VECTOR, f.at(k_row, at)))
+            store_v_panel(f, a, v, position, i, f.load(VECTOR, f.at(v_row, at)))
+            return []
+
+        f.for_(0, a.kv_heads * a.chunks, 1, [], panel)
+
+    params = [("ptr", n) for n in ("k", "v", "k_row", "v_row")] + [("i64", "position")]
+    kernel = compile_kernel(level, params, emit)
+    k, v = Buffer(a.cache_bytes), Buffer(a.cache_bytes)
+    for position in range(case.n):
+        kernel(k, v, Buffer.of(case.k[position]), Buffer.of(case.v[position]), position)
+    for cache, expected in zip((k, v), case.caches(case.n), strict=True):
+        shape_ = (a.cache_bytes // 4,)
+        np.testing.assert_array_equal(
+            cache.array(np.float32, *shape_), expected.array(np.float32, *shape_)
+        )
+
+
+def test_compiles_for_arm():
+    a = attention(9, 3, 64)
+    for params, emit in ((DECODE, emit_attention_decode), (PREFILL, emit_attention_prefill)):
+        module = module_of("aarch64", params, lambda f, emit=emit: emit(f, a, *f.params))
+        assert "fmla" in jit.assembly(module.text, module.target)
