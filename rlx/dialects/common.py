@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import TypeAlias, cast
 
 from xdsl.dialects.builtin import (
     DYNAMIC_INDEX,
@@ -33,12 +33,13 @@ from xdsl.irdl import irdl_attr_definition
 from xdsl.parser import AttrParser
 from xdsl.printer import Printer
 from xdsl.utils.exceptions import VerifyException
-from xdsl.utils.hints import isa
 from xdsl.utils.str_enum import StrEnum
 
 Dim: TypeAlias = int | str
 DIMS = "rlx.dims"
 """The module attribute that holds the dimension table."""
+MAX_DIM = 2**63 - 1
+"""The largest size of a dimension."""
 
 FORMATS: dict[str, int] = {
     "f32": 1,
@@ -136,6 +137,13 @@ class DimDef:
     operator: str = ""
     operands: tuple[str, ...] = ()
 
+    def size(self, sizes: Mapping[str, int]) -> int:
+        """Return the upper bound, given the sizes of the dimensions that this one derives from."""
+        if not self.operator:
+            return self.high
+        a, b = (sizes[o] for o in self.operands)
+        return a + b if self.operator == "+" else a * b
+
     def __str__(self) -> str:
         if self.operator:
             return f"{self.name} = {self.operands[0]} {self.operator} {self.operands[1]}"
@@ -178,17 +186,21 @@ class DimTableAttr(ParametrizedAttribute):
         )
 
     def verify(self) -> None:
-        seen: set[str] = set()
+        upper: dict[str, int] = {}
         for d in self.table.dims.values():
             if d.low < 0 or d.high < d.low:
                 raise VerifyException(f"dimension '{d.name}': expected 0 <= low <= high, got {d}")
             for operand in d.operands:
-                if operand not in seen:
+                if operand not in upper:
                     raise VerifyException(
                         f"dimension '{d.name}' uses '{operand}', which is not declared before it"
                     )
-            seen.add(d.name)
-        if len(seen) != len(self.entries):
+            upper[d.name] = d.size(upper)
+            if upper[d.name] > MAX_DIM:
+                raise VerifyException(
+                    f"dimension '{d.name}': expected an upper bound below 2^63, got more by {d}"
+                )
+        if len(upper) != len(self.entries):
             raise VerifyException("a dimension is declared twice")
 
     @property
@@ -255,11 +267,7 @@ class DimTable:
         """Return the size of every dimension, given those of the free ones."""
         values: dict[str, int] = {}
         for d in self.dims.values():
-            if d.operator:
-                a, b = (values[o] for o in d.operands)
-                values[d.name] = a + b if d.operator == "+" else a * b
-            else:
-                values[d.name] = sizes.get(d.name, d.high)
+            values[d.name] = d.size(values) if d.operator else sizes.get(d.name, d.high)
         return values
 
     @property
@@ -283,9 +291,10 @@ def tensor(dims: Sequence[Dim], element: Attribute = f32) -> TensorType[Attribut
 
 
 def _tensor(type_: Attribute) -> TensorType[Attribute]:
-    if not isa(type_, TensorType[Attribute]):
+    # Not xDSL's isa: it takes 100 us, and this is asked of every operand.
+    if not isinstance(type_, TensorType):
         raise VerifyException(f"expected a tensor, got {type_}")
-    return type_
+    return cast(TensorType[Attribute], type_)
 
 
 def dims_of(type_: Attribute) -> tuple[Dim, ...]:
@@ -296,8 +305,8 @@ def dims_of(type_: Attribute) -> tuple[Dim, ...]:
     """
     type_ = _tensor(type_)
     shape = type_.get_shape()
-    if any(s < 0 and s != DYNAMIC_INDEX for s in shape):
-        raise VerifyException(f"a dimension is negative in {type_}")
+    if any(s != DYNAMIC_INDEX and not 0 <= s <= MAX_DIM for s in shape):
+        raise VerifyException(f"a dimension is negative or beyond 2^63 - 1 in {type_}")
     if not isinstance(type_.encoding, DimsAttr):
         if DYNAMIC_INDEX in shape:
             raise VerifyException(f"{type_} has a dynamic dimension without a name: add #hir.dims")

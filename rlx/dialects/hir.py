@@ -38,7 +38,6 @@ from rlx.dialects.common import (
     DimTableAttr,
     PackedType,
     QuantType,
-    dims_of,
     spell,
 )
 from rlx.dialects.ops import (
@@ -68,12 +67,9 @@ class WeightOp(IRDLOperation):
         )
 
     def verify_(self) -> None:
-        if any(not isinstance(d, int) for d in dims_of(self.type)):
-            raise VerifyException(
-                f"weight @{self.sym_name.data}: expected numbers for dimensions, "
-                f"got {spell(self.type)}"
-            )
-        shapes.check_blocks(f"weight @{self.sym_name.data}", self.type)
+        what = f"weight @{self.sym_name.data}"
+        shapes.check_numbers(what, self.type)
+        shapes.check_blocks(what, self.type)
 
     @property
     def is_family(self) -> bool:
@@ -103,19 +99,8 @@ class StateOp(IRDLOperation):
         )
 
     def verify_(self) -> None:
-        dims = dims_of(self.type)
-        head_dim = self.head_dim.value.data
-        if len(dims) != 2 or not all(isinstance(d, int) for d in dims):
-            raise VerifyException(
-                f"state @{self.sym_name.data}: expected [capacity, width] as numbers, "
-                f"got {spell(self.type)}"
-            )
-        width = dims[1]
-        if not isinstance(width, int) or head_dim < 1 or width % head_dim:
-            raise VerifyException(
-                f"state @{self.sym_name.data}: expected a width that is a multiple of head_dim "
-                f"{head_dim}, got {spell(self.type)}"
-            )
+        what = f"state @{self.sym_name.data}"
+        shapes.check_state(what, self.type, self.head_dim.value.data)
 
 
 @irdl_op_definition

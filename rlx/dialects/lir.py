@@ -37,7 +37,8 @@ from xdsl.irdl import (
 from xdsl.traits import IsolatedFromAbove, NoTerminator, Pure, SymbolOpInterface
 from xdsl.utils.exceptions import VerifyException
 
-from rlx.dialects.common import PhaseAttr, PhaseKind
+from rlx.dialects import shapes
+from rlx.dialects.common import PhaseAttr, PhaseKind, dims_of
 from rlx.dialects.mir import YieldOp
 from rlx.dialects.ops import AnyTensor, StateRole, StateRoleAttr, i64_attr
 
@@ -45,6 +46,20 @@ CARRY = "rlx.carry"
 """Module attribute: input name -> the output that it takes at the next step."""
 ADVANCE = "rlx.advance"
 """Module attribute: dimension -> the dimension that it grows by after a step."""
+
+
+def _check_at_least(what: str, low: int, **given: IntegerAttr[I64]) -> None:
+    for name, value in given.items():
+        if value.value.data < low:
+            raise VerifyException(f"{what}: expected {name} >= {low}, got {value.value.data}")
+
+
+def _check_layers(what: str, first: IntegerAttr[I64], last: IntegerAttr[I64]) -> None:
+    if not 0 <= first.value.data < last.value.data:
+        raise VerifyException(
+            f"{what}: expected layers first to last with 0 <= first < last, "
+            f"got {first.value.data} to {last.value.data}"
+        )
 
 
 @irdl_op_definition
@@ -94,6 +109,13 @@ class WeightOp(IRDLOperation):
             }
         )
 
+    def verify_(self) -> None:
+        what = f"weight @{self.sym_name.data}"
+        _check_at_least(what, 0, offset=self.offset, stride=self.stride, source=self.source)
+        _check_layers(what, self.first, self.last)
+        shapes.check_numbers(what, self.type)
+        shapes.check_blocks(what, self.type)
+
 
 @irdl_op_definition
 class StateOp(IRDLOperation):
@@ -136,6 +158,12 @@ class StateOp(IRDLOperation):
                 "type": type,
             }
         )
+
+    def verify_(self) -> None:
+        what = f"state @{self.sym_name.data}"
+        _check_at_least(what, 0, offset=self.offset, stride=self.stride)
+        _check_layers(what, self.first, self.last)
+        shapes.check_state(what, self.type, self.head_dim.value.data)
 
 
 @irdl_op_definition
@@ -209,6 +237,20 @@ class ProgramOp(IRDLOperation):
             regions=[Region(body)],
         )
 
+    def verify_(self) -> None:
+        what = f"lir.program @{self.sym_name.data}"
+        _check_at_least(
+            what,
+            0,
+            arena=self.arena_size,
+            lower_bound=self.lower_bound,
+            state=self.state_size,
+            weights=self.weights_size,
+        )
+        _check_at_least(what, 1, alignment=self.alignment)
+        if self.body.block.args:
+            raise VerifyException(f"{what}: expected a body without arguments")
+
 
 class _IoOp(IRDLOperation):
     """A buffer that the caller binds for a step."""
@@ -224,6 +266,10 @@ class _IoOp(IRDLOperation):
             properties={"io_name": StringAttr(name), "index": i64_attr(index)},
             result_types=[type],
         )
+
+    def verify_(self) -> None:
+        dims_of(self.result.type)
+        _check_at_least(f'{self.name} "{self.io_name.data}"', 0, index=self.index)
 
 
 @irdl_op_definition
@@ -260,6 +306,23 @@ class SlotOp(IRDLOperation):
             result_types=[type],
         )
 
+    def verify_(self) -> None:
+        dims_of(self.result.type)
+        _check_at_least(self.name, 0, offset=self.offset, size=self.size)
+        program = self.parent_op()
+        if not isinstance(program, ProgramOp):
+            raise VerifyException("lir.slot: expected to stand in a lir.program")
+        start, size = self.offset.value.data, self.size.value.data
+        arena, alignment = program.arena_size.value.data, program.alignment.value.data
+        if start + size > arena:
+            raise VerifyException(
+                f"lir.slot: bytes {start} to {start + size} are outside the arena of {arena}"
+            )
+        if alignment > 0 and start % alignment:
+            raise VerifyException(
+                f"lir.slot: expected an offset that is a multiple of {alignment}, got {start}"
+            )
+
 
 @irdl_op_definition
 class ViewOp(IRDLOperation):
@@ -281,6 +344,10 @@ class ViewOp(IRDLOperation):
             result_types=[type],
         )
 
+    def verify_(self) -> None:
+        dims_of(self.result.type)
+        _check_at_least(self.name, 0, byte_offset=self.byte_offset)
+
 
 class _MemberOp(IRDLOperation):
     """A weight or a state by its symbol, at the layer of the enclosing loop for a family."""
@@ -295,6 +362,13 @@ class _MemberOp(IRDLOperation):
         super().__init__(
             operands=[layer], properties={"symbol": SymbolRefAttr(symbol)}, result_types=[type]
         )
+
+    def verify_(self) -> None:
+        if self.layer is None:
+            return
+        block = self.layer.owner
+        if not isinstance(block, Block) or not isinstance(block.parent_op(), LoopOp):
+            raise VerifyException(f"{self.name}: expected a layer that a lir.loop counts")
 
 
 @irdl_op_definition
@@ -375,6 +449,7 @@ class LoopOp(IRDLOperation):
     def verify_(self) -> None:
         if [a.type for a in self.body.block.args] != [IndexType()]:
             raise VerifyException("lir.loop: expected a body with one argument, the layer's index")
+        _check_layers(self.name, self.first, self.last)
 
 
 Lir = Dialect(

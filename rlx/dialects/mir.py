@@ -197,7 +197,7 @@ class FirstRowsOp(IRDLOperation):
         super().__init__(operands=[input], result_types=[result])
 
     def verify_(self) -> None:
-        shapes.check_last_rows(self.name, self.input.type, self.result.type)
+        shapes.check_some_rows(self.name, self.input.type, self.result.type)
 
 
 @irdl_op_definition
@@ -258,6 +258,10 @@ class KernelOp(IRDLOperation):
         last = self.body.block.last_op
         if not isinstance(last, YieldOp):
             raise VerifyException("mir.kernel: expected a body that ends in mir.yield")
+        if self.body.block.args:
+            raise VerifyException(
+                "mir.kernel: expected a body without arguments, which uses outer values directly"
+            )
         given = [v.type for v in last.arguments]
         if given != [r.type for r in self.results]:
             raise VerifyException(

@@ -251,6 +251,9 @@ class Unary(IRDLOperation, ABC):
             operands=[input], properties={"kind": UnaryAttr(kind)}, result_types=[input.type]
         )
 
+    def verify_(self) -> None:
+        shapes.check_elementwise(self.name, self.input.type)
+
 
 class Binary(IRDLOperation, ABC):
     """An element-wise function of two tensors of one shape."""
@@ -268,6 +271,9 @@ class Binary(IRDLOperation, ABC):
             operands=[lhs, rhs], properties={"kind": BinaryAttr(kind)}, result_types=[lhs.type]
         )
 
+    def verify_(self) -> None:
+        shapes.check_elementwise(self.name, self.lhs.type)
+
 
 class LastRows(IRDLOperation, ABC):
     """The last rows of a tensor: `[seq, d] -> [out, d]`, out <= seq."""
@@ -281,7 +287,7 @@ class LastRows(IRDLOperation, ABC):
         super().__init__(operands=[input], result_types=[result])
 
     def verify_(self) -> None:
-        shapes.check_last_rows(self.name, self.input.type, self.result.type)
+        shapes.check_some_rows(self.name, self.input.type, self.result.type)
 
 
 class Sample(IRDLOperation, ABC):

@@ -27,6 +27,29 @@ def expect(op: Operation, given: Attribute, inferred: Attribute) -> None:
         )
 
 
+def check_numbers(what: str, type_: Attribute) -> None:
+    """A weight's or a state's dimensions are numbers, known before the first run."""
+    if any(not isinstance(d, int) for d in dims_of(type_)):
+        raise VerifyException(f"{what}: expected numbers for dimensions, got {spell(type_)}")
+
+
+def check_state(what: str, type_: Attribute, head_dim: int) -> None:
+    """A state is `[capacity, width]`, a row of whole heads for each position."""
+    check_numbers(what, type_)
+    _floats(what, type_)
+    _, width = _matrix(what, type_)
+    if head_dim < 1 or not isinstance(width, int) or width % head_dim:
+        raise VerifyException(
+            f"{what}: expected a width that is a multiple of head_dim {head_dim}, "
+            f"got {spell(type_)}"
+        )
+
+
+def check_elementwise(what: str, type_: Attribute) -> None:
+    dims_of(type_)
+    _floats(what, type_)
+
+
 def _matrix(what: str, type_: Attribute) -> tuple[Dim, Dim]:
     dims = dims_of(type_)
     if len(dims) != 2:
@@ -41,7 +64,10 @@ def _floats(what: str, *types: Attribute) -> None:
 
 
 def check_blocks(what: str, type_: Attribute) -> None:
-    """A quantised weight's rows must be whole blocks."""
+    """A weight's elements have a known format, and its rows are whole blocks of it."""
+    if format_of(type_) not in FORMATS:
+        known = ", ".join(FORMATS)
+        raise VerifyException(f"{what}: expected elements of {known}, got {spell(type_)}")
     if not isinstance(element_of(type_), QuantType | PackedType):
         return
     format_ = format_of(type_)
@@ -137,13 +163,16 @@ def check_attention(what: str, query: Attribute, keys: Attribute, head_dim: int)
         )
 
 
-def check_last_rows(what: str, input_: Attribute, result: Attribute) -> None:
-    _, width = _matrix(what, input_)
-    _, result_width = _matrix(what, result)
+def check_some_rows(what: str, input_: Attribute, result: Attribute) -> None:
+    """Some of the rows of a matrix, all of their width."""
+    rows, width = _matrix(what, input_)
+    result_rows, result_width = _matrix(what, result)
     if width != result_width or element_of(input_) != element_of(result):
         raise VerifyException(
             f"{what}: expected rows of one width, got {spell(input_)} and {spell(result)}"
         )
+    if isinstance(rows, int) and isinstance(result_rows, int) and result_rows > rows:
+        raise VerifyException(f"{what}: expected at most {rows} rows, got {spell(result)}")
 
 
 def check_sample(what: str, logits: Attribute, params: Attribute) -> None:

@@ -152,8 +152,13 @@ class FlowCtx:
         return FlowValue(id, shape)
 
     def insert(self, op: Operation, hint: str | None = None) -> FlowValue:
-        """Append an operation to the function; return its first result, named `hint` in print."""
+        """
+        Append an operation to the function; return its first result, named `hint` in print.
+
+        Raises VerifyException, which `apply` makes an RlxError, for one that doesn't verify.
+        """
         self.hir()
+        op.verify_()
         self._scope.block.add_op(op)
         result = op.results[0]
         result.name_hint = hint
@@ -331,7 +336,7 @@ class FlowCtx:
     def _new_weight(self, key: str, type_: TensorType[Attribute]) -> hir.WeightOp:
         symbol = self._free(symbol_of(key))
         op = hir.WeightOp(symbol, key, type_)
-        op.verify()
+        op.verify_()
         self._declare(symbol, op)
         return op
 

@@ -45,7 +45,6 @@ class Named:
     def emit(self, ctx: FlowCtx, x: FlowValue) -> FlowValue:
         y = ctx.apply(self.stage, x)
         ctx.state.named[self.name] = y.id
-        y.id.name_hint = self.name
         return y
 
 

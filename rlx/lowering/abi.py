@@ -1,7 +1,7 @@
 """
 What compiled code and the runtime agree on: the context of a program, and the words of sampling.
 
-A program exports `pack`, `prologue` and `step`, jobs of a team (`void job(ptr ctx, i64 tid, i64
+A program exports three functions, named below, that are jobs of a team (`void job(ptr ctx, i64 tid, i64
 threads)`, see `sync.py`). Its context is an array of 8-byte words, at these indices:
 """
 
@@ -27,7 +27,9 @@ STOPS, STOP_COUNT = 10, 11
 DIMS = 12
 """From here on: the sizes of the free dimensions, in the order of the dimension table."""
 
-PACK, PROLOGUE, STEP = "pack", "prologue", "step"
+PACK, PROLOGUE, STEP = "rlx_pack", "rlx_prologue", "rlx_step"
+KERNEL = "k_{}"
+"""How the function of a kernel is named, so that it meets no other name."""
 
 
 class Sampling(NamedTuple):

@@ -148,6 +148,7 @@ class Function:
         self.params = [Value(type_, f"%{param}") for type_, param in params]
         self._lines: list[str] = ["entry:"]
         self._allocas: list[str] = []
+        self._scratch: dict[str, int] = {}
         self._block = "entry"
         self._next = 0
         attribute = " noalias" if noalias else ""
@@ -159,7 +160,11 @@ class Function:
 
     @property
     def text(self) -> str:
-        body = [self._lines[0], *self._allocas, *self._lines[1:]]
+        scratch = [
+            f"  %scratch.{name} = alloca [{size} x i8], align 64"
+            for name, size in self._scratch.items()
+        ]
+        body = [self._lines[0], *self._allocas, *scratch, *self._lines[1:]]
         return "\n".join([self._head, *body, "}"])
 
     # Raw instructions
@@ -283,7 +288,7 @@ class Function:
         return self._emit(a.type, f"fneg {a.type} {a.name}")
 
     def fma(self, a: Value, b: Value, c: Value) -> Value:
-        """Return a * b + c, rounded once; twice on an x86 CPU without FMA, where LLVM calls libm."""
+        """Return a * b + c, rounded once; twice on an x86 without FMA, where LLVM calls libm."""
         if self.target.triple.startswith("x86") and not self.target.has("fma"):
             return self.fadd(self.fmul(a, b), c)
         return self.intrinsic("fma", a.type, a, b, c)
@@ -408,6 +413,11 @@ class Function:
         name = self._name()
         self._allocas.append(f"  {name} = alloca [{size} x i8], align {align}")
         return Value("ptr", name)
+
+    def scratch(self, name: str, size: int) -> Value:
+        """Return stack memory that all who ask by this name share: the most anyone asked for."""
+        self._scratch[name] = max(size, self._scratch.get(name, 0))
+        return Value("ptr", f"%scratch.{name}")
 
     # Calls
 

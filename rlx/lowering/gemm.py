@@ -107,12 +107,12 @@ def emit_gemm(
 
     Row r is at a + r * a_stride_bytes; `weights` are pointers to packed weights, for each group.
     `store(f, group, row, panel, values)` emits what is done with a row's outputs of a panel. The
-    stack used is at most 400 KB.
+    stack used is at most 400 KB, once for all products in a function.
     """
     check(k, groups, weights)
     products = [_Product(f, k, group, a_stride_bytes) for group in groups]
-    panels = f.alloca(max(p.block * p.across * _LINE for p in products))
-    sums = f.alloca(max(p.chunk * p.across * _LINE for p in products))
+    panels = f.scratch("panels", max(p.block * p.across * _LINE for p in products))
+    sums = f.scratch("sums", max(p.chunk * p.across * _LINE for p in products))
     few = f.icmp("ule", rows, _FEW_ROWS)
     split = shares(f, [p.units for p in products], [p.across for p in products], tid, nth)
     for g, (first, last) in enumerate(split):

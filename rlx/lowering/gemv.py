@@ -27,6 +27,7 @@ from rlx.lowering.formats import (
     load_float,
     load_scale,
     panel_bytes,
+    position,
     scales_at,
 )
 from rlx.lowering.target import PANEL, Target
@@ -60,15 +61,17 @@ def emit_gemv(
     Emit one row of k f32 at `row` times this thread's share of the groups' panels.
 
     `weights` are pointers to packed weights, for each group. `store(f, group, panel, values)`
-    emits what is done with a panel's outputs. The digits are made by every thread for itself, on
-    its stack: 4 k bytes.
+    emits what is done with a panel's outputs. The digits are made by every thread for itself, in
+    4 k bytes of its stack, once for all products in a function.
     """
     check(k, groups, weights)
     module = f.module
     digits = row
-    if any(FORMATS[name].quantised for group in groups for name in group.formats):
-        digits = f.alloca(k // 32 * _DIGITS)
-        f.call(_digits(module), "void", row, digits, Value("i64", str(k // 32)))
+    forms = [FORMATS[name] for group in groups for name in group.formats]
+    if any(form.quantised for form in forms):
+        digits = f.scratch("digits", k // 32 * _DIGITS)
+        zeros = tuple(sorted({form.zero for form in forms if form.zero}))
+        f.call(_digits(module, zeros), "void", row, digits, i64(k // 32))
     costs = [sum(panel_bytes(name, k) for name in group.formats) // 64 for group in groups]
     split = shares(f, [group.panels for group in groups], costs, tid, nth)
 
@@ -78,7 +81,7 @@ def emit_gemv(
             pointer = f.at(weight, p, panel_bytes(name, k))
             quantised = FORMATS[name].quantised
             kernel = _quantised(module, name) if quantised else _float(module, name)
-            blocks = Value("i64", str(k // FORMATS[name].block))
+            blocks = i64(k // FORMATS[name].block)
             values.append(f.call(kernel, _ROW, digits if quantised else row, pointer, blocks))
         store(f, g, p, values)
         return []
@@ -90,23 +93,24 @@ def emit_gemv(
 # Digits
 
 
-def _digits(module: Module) -> str:
-    params = [("ptr", "row"), ("ptr", "digits"), ("i64", "blocks")]
-    return module.once("gemv.digits", params, _emit_digits)
+def _digits(module: Module, zeros: tuple[int, ...]) -> str:
+    """Return a function that writes a row as digits, with the sums that weights' zeros need."""
+
+    def body(f: Function) -> None:
+        row, digits, blocks = f.params
+
+        def block(b: Value, _: list[Value]) -> list[Value]:
+            _emit_digit_block(f, f.at(row, b, 128), f.at(digits, b, _DIGITS), zeros)
+            return []
+
+        f.for_(0, blocks, 1, [], block)
+        f.ret()
+
+    name = "_".join(["gemv.digits", *map(str, zeros)])
+    return module.once(name, [("ptr", "row"), ("ptr", "digits"), ("i64", "blocks")], body)
 
 
-def _emit_digits(f: Function) -> None:
-    row, digits, blocks = f.params
-
-    def block(b: Value, _: list[Value]) -> list[Value]:
-        _emit_digit_block(f, f.at(row, b, 128), f.at(digits, b, _DIGITS))
-        return []
-
-    f.for_(0, blocks, 1, [], block)
-    f.ret()
-
-
-def _emit_digit_block(f: Function, row: Value, out: Value) -> None:
+def _emit_digit_block(f: Function, row: Value, out: Value, zeros: tuple[int, ...]) -> None:
     """Turn 32 activations into digits and what goes with them."""
     bits = [f.load(_INTS, f.at(row, 64 * i)) for i in range(2)]
     sizes = [f.and_(b, 0x7FFFFFFF) for b in bits]
@@ -133,10 +137,10 @@ def _emit_digit_block(f: Function, row: Value, out: Value) -> None:
     f.store(down, f.at(out, _SCALE_AT))
     total = f.cast("sitofp", f.reduce("add", f.add(*integers)), "float")
     f.store(f.fmul(total, down), f.at(out, _SUM_AT))
-    for plane, digit in enumerate(planes):
+    for plane, digit in enumerate(planes if zeros else []):
         digit_sum = f.reduce("add", f.add(*digit))
-        for zero, at in _BIAS_AT.items():
-            f.store(f.mul(digit_sum, -zero), f.at(out, at + 4 * plane))
+        for zero in zeros:
+            f.store(f.mul(digit_sum, -zero), f.at(out, _BIAS_AT[zero] + 4 * plane))
 
 
 def _round(f: Function, bits: Value, scale: Value) -> Value:
@@ -215,7 +219,7 @@ def _plain_dot(f: Function, form: Format, block: Value, digit: Value) -> list[Va
         at = f.at(digit, c, 4)
         for part in range(32 // bits):
             number = f.and_(f.lshr(words, bits * part) if part else words, (1 << bits) - 1)
-            place = part // 2 + 16 * (part % 2) if bits == 4 else part
+            place = position(form, 0, part)
             for plane in range(3):
                 byte = f.load("i8", f.at(at, 32 * plane + place), align=1)
                 x = f.splat(f.cast("sext", byte, "i32"), PANEL)
@@ -334,13 +338,7 @@ def _emit_float(f: Function, name: str) -> None:
         return [product(i, product(i, acc[j], j), j + 4) for j in range(4)]
 
     whole = f.and_(k, -8)
-    sums = f.for_(
-        0,
-        whole,
-        8,
-        [f.zero(_ROW)] * 4,
-        eight,
-    )
+    sums = f.for_(0, whole, 8, [f.zero(_ROW)] * 4, eight)
     total = f.fadd(f.fadd(sums[0], sums[1]), f.fadd(sums[2], sums[3]))
     (total,) = f.for_(whole, k, 1, [total], lambda i, acc: [product(i, acc[0])])
     f.ret(total)

@@ -10,7 +10,7 @@ from xdsl.ir import Operation, SSAValue
 from rlx.dialects import lir, mir
 from rlx.dialects.common import DimTable, dims_of, format_of, spell
 from rlx.errors import RlxError
-from rlx.lowering.abi import COUNTER_OFFSET
+from rlx.lowering.abi import COUNTER_OFFSET, KERNEL
 from rlx.lowering.attention import (
     decode_scratch_bytes,
     emit_attention_decode,
@@ -80,7 +80,7 @@ def emit_kernel(module: Module, kernel: lir.KernelOp, table: DimTable) -> None:
     params = [("ptr", f"in{i}") for i in range(ins)] + [("ptr", f"out{i}") for i in range(outs)]
     params += [("ptr", "scratch")] if scratch else []
     params += [("i64", name) for name in table.free] + [("i64", "tid"), ("i64", "threads")]
-    f = module.function(kernel.sym_name.data, params)
+    f = module.function(KERNEL.format(kernel.sym_name.data), params)
     named = dict(zip(table.free, f.params[len(f.params) - 2 - len(table.free) :], strict=False))
     body = Body(
         f,

@@ -1,7 +1,7 @@
 """
 A planned program to LLVM IR: its kernels, and the jobs that launch them in order.
 
-`pack` fills the weight segment, `prologue` what depends on constants, `step` runs the steady state
+Packing fills the weight segment, the prologue what depends on constants, a step runs the steady state
 and the epilogue, several times where the program carries an output on as its next input.
 """
 
@@ -234,7 +234,7 @@ class _Job:
     def _launch(self, op: lir.LaunchOp, known: dict[SSAValue, Value], layer: Value | None) -> None:
         buffers = [*op.ins, *op.outs, *([op.scratch] if op.scratch is not None else [])]
         pointers = [self._address(v, known, layer) for v in buffers]
-        name = op.kernel.root_reference.data
+        name = abi.KERNEL.format(op.kernel.root_reference.data)
         self.f.call(name, "void", *pointers, *self.sizes, self.tid, self.threads)
 
     def _address(self, value: SSAValue, known: dict[SSAValue, Value], layer: Value | None) -> Value:

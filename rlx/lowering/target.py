@@ -28,6 +28,7 @@ CPUS: dict[str, tuple[str, str, tuple[str, ...]]] = {
     "x86-64": (_X86, "x86-64", ()),
     "haswell": (_X86, "haswell", _AVX2),
     "x86-64-v3": (_X86, "x86-64-v3", _AVX2),
+    "alderlake": (_X86, "alderlake", (*_AVX2, "avxvnni")),
     "skylake-avx512": (_X86, "skylake-avx512", _AVX512),
     "x86-64-v4": (_X86, "x86-64-v4", _AVX512),
     "icelake-server": (_X86, "icelake-server", (*_AVX512, "avx512vnni")),

@@ -113,18 +113,40 @@ def _check_supported(file: GgufFile) -> None:
         raise RlxError(
             f"{file.path}: general.architecture: expected {ARCHITECTURE}, got {architecture!r}"
         )
-    for name, trivial in (
-        ("rope.scaling.type", ("none", "")),
-        ("rope.scaling.factor", (0, 1)),
-        ("rope.scale_linear", (0, 1)),
-        ("expert_count", (0,)),
-    ):
-        value = file.metadata.get(_key(name), trivial[0])
-        if value not in trivial:
+    trivial: dict[str, tuple[object, ...]] = {
+        "rope.scaling.type": ("none", ""),
+        "rope.scaling.factor": (1.0, 0.0),
+        "rope.scale_linear": (1.0, 0.0),
+        "attention.sliding_window": (0,),
+        "attention.causal": (True,),
+        "expert_count": (0,),
+    }
+    for name, values in trivial.items():
+        value = file.value(_key(name), type(values[0]), values[0])
+        if value not in values:
             raise RlxError(
-                f"{file.path}: {_key(name)} = {value!r} is not supported: expected "
-                f"{trivial[-1]!r} or no such key; choose a model without it"
+                f"{file.path}: {_key(name)} = {value!r} is not supported: expected {values[0]!r} "
+                "or no such key; choose a model without it"
             )
+
+
+def _head_dim(file: GgufFile, d: int, heads: int) -> int:
+    """Return the features of a head, of queries, keys and values alike."""
+    head_dim = file.value(_key("attention.key_length"), int, None)
+    if head_dim is None:
+        if heads < 1 or d % heads:
+            raise RlxError(
+                f"{file.path}: {_key('embedding_length')}: expected a multiple of "
+                f"{_key('attention.head_count')}, {heads}, got {d}"
+            )
+        head_dim = d // heads
+    value_length = file.value(_key("attention.value_length"), int, head_dim)
+    if value_length != head_dim:
+        raise RlxError(
+            f"{file.path}: {_key('attention.value_length')}: expected the features of a key's "
+            f"head, {head_dim}, got {value_length}"
+        )
+    return head_dim
 
 
 def read_config(file: GgufFile) -> LlamaConfig:
@@ -137,65 +159,52 @@ def read_config(file: GgufFile) -> LlamaConfig:
     _check_supported(file)
     d = file.value(_key("embedding_length"), int)
     heads = file.value(_key("attention.head_count"), int)
-    head_dim = file.value(_key("attention.key_length"), int, None)
-    if head_dim is None:
-        if heads < 1 or d % heads:
-            raise RlxError(
-                f"{file.path}: {_key('embedding_length')}: expected a multiple of "
-                f"{_key('attention.head_count')}, {heads}, got {d}"
-            )
-        head_dim = d // heads
-    value_length = file.value(_key("attention.value_length"), int, head_dim)
-    if value_length != head_dim:
-        raise RlxError(
-            f"{file.path}: {_key('attention.value_length')}: expected the size of a key's head, "
-            f"{head_dim}, got {value_length}"
-        )
-    try:
-        config = LlamaConfig(
-            layers=file.value(_key("block_count"), int),
-            d=d,
-            ffn=file.value(_key("feed_forward_length"), int),
-            heads=heads,
-            kv_heads=file.value(_key("attention.head_count_kv"), int, heads),
-            head_dim=head_dim,
-            vocab=file.tensor("token_embd.weight").shape[0],
-            context_length=file.value(_key("context_length"), int),
-            rope_base=file.value(_key("rope.freq_base"), float, 10000.0),
-            n_rot=file.value(_key("rope.dimension_count"), int, head_dim),
-            eps=file.value(_key("attention.layer_norm_rms_epsilon"), float),
-            tied="output.weight" not in file.tensors,
-        )
-    except RlxError as error:
-        message = str(error)
-        raise error if str(file.path) in message else RlxError(f"{file.path}: {message}") from None
+    head_dim = _head_dim(file, d, heads)
+    config = LlamaConfig(
+        layers=file.value(_key("block_count"), int),
+        d=d,
+        ffn=file.value(_key("feed_forward_length"), int),
+        heads=heads,
+        kv_heads=file.value(_key("attention.head_count_kv"), int, heads),
+        head_dim=head_dim,
+        vocab=next(iter(file.tensor("token_embd.weight").shape), 0),
+        context_length=file.value(_key("context_length"), int),
+        rope_base=file.value(_key("rope.freq_base"), float, 10000.0),
+        n_rot=file.value(_key("rope.dimension_count"), int, head_dim),
+        eps=file.value(_key("attention.layer_norm_rms_epsilon"), float),
+        tied="output.weight" not in file.tensors,
+    )
     _check_tensors(file, config)
     return config
 
 
 def _check_tensors(file: GgufFile, config: LlamaConfig) -> None:
-    expected = {
-        key.replace(LAYER, str(layer)): shape
-        for key, shape in config.shapes()
-        for layer in range(config.layers if LAYER in key else 1)
-    }
-    for key, shape in expected.items():
-        tensor = file.tensor(key)
-        if tensor.shape != shape:
-            raise RlxError(
-                f"{file.path}: tensor {key!r}: expected the shape {shape}, got {tensor.shape}"
-            )
-        formats = WEIGHT_FORMATS if len(shape) > 1 else ("f32",)
-        if tensor.ggml_type not in formats:
-            raise RlxError(
-                f"{file.path}: tensor {key!r}: the format {tensor.ggml_type} is not supported: "
-                f"expected {', '.join(formats)}"
-            )
+    expected: set[str] = set()
+    # The first layer that is missing ends the loops, however many the file claims to have.
+    for template, shape in config.shapes():
+        for layer in range(config.layers if LAYER in template else 1):
+            key = template.replace(LAYER, str(layer))
+            _check_tensor(file, key, shape)
+            expected.add(key)
     extra = [key for key in file.tensors if key not in expected]
     if extra:
         raise RlxError(
             f"{file.path}: the tensors {', '.join(map(repr, extra[:5]))} are not part of the plain "
             "Llama graph (no biases, no RoPE factors, no experts), which is what rlx builds"
+        )
+
+
+def _check_tensor(file: GgufFile, key: str, shape: tuple[int, ...]) -> None:
+    tensor = file.tensor(key)
+    if tensor.shape != shape:
+        raise RlxError(
+            f"{file.path}: tensor {key!r}: expected the shape {shape}, got {tensor.shape}"
+        )
+    formats = WEIGHT_FORMATS if len(shape) > 1 else ("f32",)
+    if tensor.ggml_type not in formats:
+        raise RlxError(
+            f"{file.path}: tensor {key!r}: the format {tensor.ggml_type} is not supported: "
+            f"expected {', '.join(formats)}"
         )
 
 

@@ -17,12 +17,11 @@ The rules, with their reasons:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
-from xdsl.ir import Operation, SSAValue
+from xdsl.ir import Operation
 from xdsl.passes import ModulePass
 from xdsl.pattern_rewriter import PatternRewriter, RewritePattern, op_type_rewrite_pattern
 
@@ -33,15 +32,13 @@ from rlx.passes.fuse_common import Fusion, cannot_group, in_order, matmuls, part
 _PANEL = 16
 
 
-def _row_operands(op: Operation) -> Sequence[SSAValue] | None:
-    """Return the operands that an operation reads row by row, None for one that can't be fused."""
-    match op:
-        case mir.UnaryOp() | mir.RopeOp() | mir.AppendOp():
-            return [op.input]
-        case mir.BinaryOp():
-            return [op.lhs, op.rhs]
-        case _:
-            return None
+_ROW_OPERANDS: dict[type[Operation], int] = {
+    mir.UnaryOp: 1,
+    mir.BinaryOp: 2,
+    mir.RopeOp: 1,
+    mir.AppendOp: 1,
+}
+"""What can end a kernel -> how many of its leading operands it reads row by row."""
 
 
 def _panel_misfit(op: Operation) -> str | None:
@@ -64,20 +61,19 @@ def _state_of(op: mir.AppendOp) -> object:
 
 def can_fuse_epilogue(op: Operation, kernel: Operation) -> str | None:
     """Return why an operation can't end a matmul kernel (or a lone matmul); None when it can."""
-    rows = _row_operands(op)
-    if rows is None:
+    n = _ROW_OPERANDS.get(type(op))
+    if n is None:
         return f"{op.name} does not work row by row"
     inner = parts(kernel)
     inside = {r for o in inner for r in o.results}
-    if not inside.intersection(map(source, rows)):
+    rows, wholes = map(source, op.operands[:n]), map(source, op.operands[n:])
+    own_rows = inside.intersection(rows)
+    if not own_rows:
         return "the kernel does not compute its rows"
-    if any(source(v) in inside for v in op.operands if v not in rows):
+    if inside.intersection(wholes):
         return "it needs the whole of a value that the kernel computes"
-    if any(
-        source(v) in inside and isinstance(source(v).owner, mir.AppendOp | mir.RmsNormOp)
-        for v in rows
-    ):
-        return "it reads back what is not an epilogue's row: a state or normalised rows"
+    if any(isinstance(v.owner, mir.AppendOp | mir.RmsNormOp) for v in own_rows):
+        return "it reads a state, or normalised rows, and not what the matmuls give"
     appends = [o for o in inner if isinstance(o, mir.AppendOp)]
     if isinstance(op, mir.AppendOp) and _state_of(op) in map(_state_of, appends):
         return "the kernel appends to that state already"

@@ -39,48 +39,59 @@ def parse(
         text = data.decode()
     except UnicodeDecodeError as e:
         message = f"{name}: error: not UTF-8 text (byte {data[e.start]:#04x} at offset {e.start})"
-        raise SourceError(message) from None
-    parser = _Parser(ctx, text, name, first_line)
+        raise SourceError(message) from e
+    source = _Source(text, name, first_line)
+    parser: _Parser | None = None
     try:
+        parser = _Parser(ctx, source)
         return parser.parse_module(implicit_module)
     except ParseError as e:
-        raise SourceError(parser.describe(e.span.start, e.msg)) from e
-    except RecursionError as e:
-        raise SourceError(parser.describe(parser.pos, "nested too deeply")) from e
+        raise SourceError(source.describe(e.span.start, e.msg)) from e
     except Exception as e:
         # xDSL lets errors of attributes through, and of numbers that Python refuses to convert.
-        raise SourceError(parser.describe(parser.pos, str(e) or type(e).__name__)) from e
+        position = parser.pos if parser is not None else 0
+        message = "nested too deeply" if isinstance(e, RecursionError) else str(e)
+        raise SourceError(source.describe(position, message or type(e).__name__)) from e
+
+
+class _Source:
+    """A text, where its lines begin, and what it is called."""
+
+    def __init__(self, text: str, name: str, first_line: int):
+        self.text = text
+        self.name = name
+        self.first_line = first_line
+        self.starts = list(accumulate((len(t) + 1 for t in text.split("\n")), initial=0))
+
+    def place(self, position: int) -> tuple[int, int]:
+        """Return line and column of a position, both from 1."""
+        line = bisect_right(self.starts, position)
+        return line - 1 + self.first_line, position - self.starts[line - 1] + 1
+
+    def describe(self, position: int, message: str) -> str:
+        """Return an error message with its place, what stands there, and a caret."""
+        line, column = self.place(position)
+        start = max(position - column + 1, position - WIDTH // 2)
+        shown = self.text[start : start + WIDTH].split("\n", 1)[0]
+        shown = "".join(c if c.isprintable() else " " for c in shown)
+        caret = " " * (position - start) + "^"
+        place = f"{self.name}:{line}:{column}"
+        return f"{place}: error: {message.strip()}\n  {shown}\n  {caret}"
 
 
 class _Parser(Parser):
     """A parser that notes each operation's place and refuses what would exhaust memory."""
 
-    def __init__(self, ctx: Context, text: str, name: str, first_line: int):
-        super().__init__(ctx, text, name)
-        self._text = text
-        self._first_line = first_line
-        self._file = StringAttr(name)
-        self._lines = list(accumulate((len(t) + 1 for t in text.split("\n")), initial=0))
-
-    def _place(self, position: int) -> tuple[int, int]:
-        """Return line and column of a position, both from 1."""
-        line = bisect_right(self._lines, position)
-        return line - 1 + self._first_line, position - self._lines[line - 1] + 1
-
-    def describe(self, position: int, message: str) -> str:
-        """Return an error message with its place, the line and a caret."""
-        line, column = self._place(position)
-        start = self._lines[line - self._first_line]
-        shown = max(start, position - WIDTH // 2)
-        text = self._text[shown : shown + WIDTH].split("\n", 1)[0]
-        caret = " " * (position - shown) + "^"
-        return f"{self._file.data}:{line}:{column}: error: {message.strip()}\n  {text}\n  {caret}"
+    def __init__(self, ctx: Context, source: _Source):
+        super().__init__(ctx, source.text, source.name)
+        self._source = source
+        self._file = StringAttr(source.name)
 
     def parse_operation(self) -> Operation:
         start = self._current_token.span.start
         op = super().parse_operation()
         if op.location == UNKNOWN_LOC:
-            line, column = self._place(start)
+            line, column = self._source.place(start)
             op.location = FileLineColLoc(self._file, IntAttr(line), IntAttr(column))
         return op
 

@@ -18,7 +18,8 @@ _SENTINEL = 0xA5
 def levels() -> list[str]:
     """Return the instruction-set levels to test that this machine can run, the host's own last."""
     host = Target.host()
-    names = ["generic", "haswell", "x86-64-v4"] if host.triple.startswith("x86_64") else []
+    x86 = ["generic", "haswell", "alderlake", "x86-64-v4"]
+    names = x86 if host.triple.startswith("x86_64") else []
     return [name for name in names if host.has(*Target.named(name).features)] + ["host"]
 
 

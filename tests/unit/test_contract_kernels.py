@@ -343,7 +343,9 @@ class Gemm:
 
         params = [("i64", "tid"), ("i64", "nth"), ("ptr", "a"), ("i64", "rows")]
         params += [("ptr", f"p{i}") for i in range(2 * count)]
-        self.kernel = compile_kernel(level, params, body)
+        self.module = module_of(level, params, body)
+        if level in LEVELS:
+            self.kernel = Kernel(self.module.text, "kernel", self.module.target)
 
     def __call__(
         self, a: np.ndarray, rows: int, weights: list[list[Buffer]], threads: int
@@ -400,6 +402,17 @@ def test_gemm_groups(level: str):
     check_gemm(level, groups, 96, 384, (0, 1, 13, 30), 1e-12)
 
 
+def test_gemm_is_the_same_at_every_level_with_fma():
+    rng = np.random.default_rng(9)
+    groups, k = [Group(("q4_1",), 48), Group(("q8_0", "f16"), 17)], 2400
+    weights, _ = weights_of(rng, groups, k)
+    a = rng.standard_normal((31, k)).astype(np.float32)
+    results = [Gemm(level, k, groups, 4 * k)(a, 31, weights, 1) for level in LEVELS[1:]]
+    for result in results[1:]:
+        for of_group, first in zip(result, results[0], strict=True):
+            np.testing.assert_array_equal(of_group, first)
+
+
 @pytest.mark.parametrize("level", LEVELS)
 def test_gemm_sizes(level: str):
     check_gemm(level, [Group(("q4_1",), 48)], 1536, 6144, (3, 130), 1e-12)
@@ -437,6 +450,8 @@ def test_shares_cover_every_item_once():
 def test_other_machines_compile(level: str):
     gemv = Gemv(level, 64, [Group((name,), 17) for name in FORMATS])
     text = jit.assembly(gemv.module.text, Target.named(level))
+    gemm = Gemm(level, 64, [Group((name,), 17) for name in FORMATS], 256)
+    assert "gemm.tile" in jit.assembly(gemm.module.text, Target.named(level))
     instruction = "vpdpbusd" if level == "znver4" else "vpmaddubsw"
     assert (instruction in text) == (level in ("znver4", "skylake-avx512"))
 

@@ -8,7 +8,7 @@ import pytest
 from kernels import Buffer, Kernel, compile_kernel, levels, module_of, nmse
 
 from rlx.lowering.emitter import Function, Value
-from rlx.lowering.rope import emit_rope_table, rotate_interleaved, table_bytes
+from rlx.lowering.rope import emit_rope_table, rotate_interleaved
 from rlx.lowering.rows import (
     VECTOR,
     emit_rms_norm,
@@ -207,19 +207,22 @@ def test_rms_norm(k: int, weighted: bool, level: str):
 def test_rope_table(n_rot: int, threads: int, level: str):
     positions, base = 37, 100000.0
 
-    def emit(f: Function) -> None:
-        out, tid, nth = f.params
-        emit_rope_table(f, out, positions, n_rot, base, tid, nth)
+    params = [("ptr", "cos"), ("ptr", "sin"), ("i64", "tid"), ("i64", "nth")]
 
-    kernel = compile_kernel(level, [("ptr", "out"), ("i64", "tid"), ("i64", "nth")], emit)
-    out = Buffer(table_bytes(positions, n_rot))
+    def emit(f: Function) -> None:
+        cos, sin, tid, nth = f.params
+        emit_rope_table(f, cos, sin, positions, n_rot, base, tid, nth)
+
+    kernel = compile_kernel(level, params, emit)
+    tables = Buffer(4 * positions * n_rot), Buffer(4 * positions * n_rot)
     for tid in range(threads):
-        kernel(out, tid, threads)
+        kernel(*tables, tid, threads)
     turns = np.arange(positions)[:, None] * base ** (-2.0 * np.arange(n_rot // 2) / n_rot)
     cos = np.repeat(np.cos(turns), 2, axis=1)
     sin = np.stack([-np.sin(turns), np.sin(turns)], axis=2).reshape(positions, n_rot)
-    table = out.array(np.float32, positions, 2, n_rot)
-    np.testing.assert_allclose(table, np.stack([cos, sin], axis=1), rtol=1e-7, atol=1e-9)
+    for table, expected in zip(tables, (cos, sin), strict=True):
+        result = table.array(np.float32, positions, n_rot)
+        np.testing.assert_allclose(result, expected, rtol=1e-7, atol=1e-9)
 
 
 @pytest.mark.parametrize("level", levels())

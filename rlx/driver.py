@@ -1,0 +1,207 @@
+"""From a model's file to a model at work: build, compile or find in the cache, pack, start."""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import dataclass
+from hashlib import blake2b
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rlx.errors import RlxError
+from rlx.flow.source import WeightSource
+from rlx.frontends.gguf import GgufFile
+from rlx.frontends.tokenizer import Tokenizer
+from rlx.frontends.weights import GgufWeights
+from rlx.lowering.manifest import Manifest
+from rlx.lowering.target import Target
+from rlx.models.registry import Family, family
+from rlx.runtime.cache import ObjectCache
+from rlx.runtime.language import LanguageModel, Stats
+from rlx.runtime.memory import Segment
+from rlx.runtime.program import Program, check_shared, packed_weights
+from rlx.runtime.threads import Team
+
+if TYPE_CHECKING:
+    from xdsl.dialects.builtin import ModuleOp
+
+STAGES = ("hir", "mir", "lir", "llvm")
+PROGRAMS = ("prefill", "decode")
+PRECISIONS = ("exact", "fast", "auto")
+CHUNK = 512
+"""Tokens of a prompt that go through prefill at a time."""
+DEFAULT_CONTEXT = 2048
+
+
+def source_digest() -> str:
+    """Return a digest of rlx's own code: what it generates may change with any of its files."""
+    digest = blake2b(digest_size=16)
+    for path in sorted(Path(__file__).parent.rglob("*.py")):
+        stat = path.stat()
+        digest.update(f"{path.name} {stat.st_size} {stat.st_mtime_ns}\n".encode())
+    return digest.hexdigest()
+
+
+@dataclass
+class _Model:
+    """An open model file with what is asked of it."""
+
+    file: GgufFile
+    family: Family
+    config: Any
+    source: WeightSource
+    max_context: int
+
+    def build(self, program: str) -> ModuleOp:
+        return self.family.build(self.config, self.source, program, self.max_context, CHUNK)
+
+    def key(self, program: str, target: Target) -> str:
+        """Return the key of a compiled program: it covers all that can change its code."""
+        import llvmlite
+
+        tensors = [(t.name, t.shape, t.ggml_type) for t in self.file.tensors.values()]
+        return ObjectCache.key(
+            "program",
+            program,
+            source_digest(),
+            llvmlite.__version__,
+            target.triple,
+            target.attributes,
+            repr(self.config),
+            repr(tensors),
+            self.max_context,
+            CHUNK,
+        )
+
+
+def open_model(path: str | os.PathLike[str], max_context: int | None) -> _Model:
+    """
+    Open and check a model's file.
+
+    Raises RlxError for a file that is missing, malformed, or of an unsupported kind, and for a
+    context that the model doesn't have.
+    """
+    file = GgufFile.open(path)
+    architecture = file.value("general.architecture", str)
+    fam = family(architecture)
+    config = fam.read_config(file)
+    limit: int = config.context_length
+    if max_context is None:
+        max_context = min(limit, DEFAULT_CONTEXT)
+    if isinstance(max_context, bool) or not 1 <= max_context <= limit:
+        raise RlxError(f"max_context: expected 1 to {limit}, the model's own, got {max_context}")
+    return _Model(file, fam, config, GgufWeights(file), max_context)
+
+
+def compile_text(module: ModuleOp, target: Target) -> tuple[Manifest, str]:
+    """Lower a module of any level; return its manifest and its LLVM IR. The module is rewritten."""
+    from rlx.lowering.extract import manifest_of
+    from rlx.lowering.program import lower
+    from rlx.passes.pipelines import run_to
+
+    run_to(module, "lir")
+    return manifest_of(module), lower(module, target)
+
+
+def compile_program(module: ModuleOp, target: Target) -> tuple[Manifest, bytes]:
+    """Compile a module of any level to object code."""
+    from rlx.runtime.jit import compile_object
+
+    manifest, text = compile_text(module, target)
+    return manifest, compile_object(text, target)
+
+
+def _compiled(model: _Model, name: str, target: Target) -> tuple[Manifest, bytes]:
+    """Return a program from the cache, or compile it and keep it there."""
+    cache, key = ObjectCache(), model.key(name, target)
+    found = cache.get(key)
+    if found is not None:
+        length = int.from_bytes(found[:8], "little")
+        return Manifest.from_json(found[8 : 8 + length].decode()), found[8 + length :]
+    manifest, code = compile_program(model.build(name), target)
+    text = manifest.to_json().encode()
+    cache.put(key, len(text).to_bytes(8, "little") + text + code)
+    return manifest, code
+
+
+def _identity(file: GgufFile) -> str:
+    """Return a name for a file's contents: its size, its time, and samples of every tensor."""
+    stat = os.stat(file.path)
+    digest = blake2b(f"{stat.st_size} {stat.st_mtime_ns}".encode(), digest_size=16)
+    for tensor in file.tensors.values():
+        digest.update(f"{tensor.name} {tensor.offset}".encode())
+        digest.update(file.tensor_bytes(tensor.name)[:256].tobytes())
+    return digest.hexdigest()
+
+
+def print_ir(model: _Model, stage: str, program: str) -> str:
+    """Return a program's IR at a stage, for the machine that this process runs on."""
+    if stage not in STAGES:
+        raise RlxError(f"stage: expected one of {', '.join(STAGES)}, got {stage!r}")
+    if program not in PROGRAMS:
+        raise RlxError(f"program: expected one of {', '.join(PROGRAMS)}, got {program!r}")
+    from rlx.passes.pipelines import run_to
+
+    module = model.build(program)
+    if stage == "llvm":
+        return compile_text(module, Target.host())[1]
+    run_to(module, stage)
+    return f"{module}\n"
+
+
+def load(
+    path: str | os.PathLike[str],
+    precision: str = "auto",
+    threads: int | None = None,
+    max_context: int | None = None,
+) -> LanguageModel:
+    """
+    Load a language model from a GGUF file and compile it for this machine.
+
+    `precision`: today `exact`, `fast` and `auto` are the same: activations and products of f32
+    accuracy, weights as they are in the file. `threads` is clamped to the CPUs that this process
+    may use. `max_context` bounds prompt and answer together (default: the model's, up to 2048).
+    Raises RlxError for a file or an option that rlx can't serve.
+    """
+    started = time.perf_counter()
+    if precision not in PRECISIONS:
+        raise RlxError(f"precision: expected one of {', '.join(PRECISIONS)}, got {precision!r}")
+    model = open_model(path, max_context)
+    from rlx.runtime.jit import Compilations
+
+    compiled = Compilations.count
+    team = Team(threads)
+    target = Target.host()
+    before = time.perf_counter()
+    manifests = [_compiled(model, name, target) for name in PROGRAMS]
+    compile_s = time.perf_counter() - before if Compilations.count > compiled else 0.0
+    state = Segment(max(manifests[0][0].state_bytes, 64))
+    programs = [Program(manifest, code, team, state) for manifest, code in manifests]
+    check_shared(programs)
+    weights = packed_weights(programs[0], _identity(model.file), model.source.raw)
+    for program in programs:
+        program.start(weights)
+    prefill, decode = programs
+    stats = Stats(
+        load_s=time.perf_counter() - started,
+        compile_s=compile_s,
+        compilations=Compilations.count - compiled,
+        threads=team.threads,
+        arena_bytes=sum(p.manifest.arena_bytes for p in programs),
+        arena_lower_bound_bytes=sum(p.manifest.arena_lower_bound_bytes for p in programs),
+        state_bytes=decode.manifest.state_bytes,
+        weight_bytes=decode.manifest.weight_segment_bytes,
+        weight_bytes_per_step=decode.manifest.weight_bytes_per_step,
+        barriers_per_step=decode.manifest.barriers_per_step,
+        kernels=prefill.manifest.kernels + decode.manifest.kernels,
+    )
+    return LanguageModel(
+        prefill,
+        decode,
+        Tokenizer.from_gguf(model.file),
+        model.config.vocab,
+        model.max_context,
+        stats,
+        lambda stage, program: print_ir(model, stage, program),
+    )

@@ -1,0 +1,128 @@
+"""The manifest of a planned module: what the runtime must know of it, read off the IR."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from xdsl.dialects.builtin import ModuleOp
+from xdsl.ir import Operation
+
+from rlx.dialects import lir, mir
+from rlx.dialects.common import DimTable, PhaseKind, dims_of, element_of, format_of
+from rlx.errors import RlxError
+from rlx.lowering.formats import packed_bytes
+from rlx.lowering.manifest import Dimension, Io, Manifest, Weight
+
+
+def manifest_of(module: ModuleOp) -> Manifest:
+    """Return the manifest of a planned module; raises RlxError where it has no program."""
+    program = next((op for op in module.ops if isinstance(op, lir.ProgramOp)), None)
+    if program is None:
+        raise RlxError("expected a planned module with a lir.program: run plan-lir first")
+    kernels = {k.sym_name.data: k for k in module.ops if isinstance(k, lir.KernelOp)}
+    ops = list(program.body.block.ops)
+    launched = [(turns, op) for turns, op in _launches(ops) if _in_step(op)]
+    return Manifest(
+        name=program.sym_name.data,
+        fingerprint=program.fingerprint.data,
+        arena_bytes=program.arena_size.value.data,
+        arena_lower_bound_bytes=program.lower_bound.value.data,
+        state_bytes=program.state_size.value.data,
+        weight_segment_bytes=program.weights_size.value.data,
+        weight_bytes_per_step=sum(n * _weight_bytes(op, kernels) for n, op in launched),
+        barriers_per_step=_barriers(ops) + (lir.CARRY in module.attributes),
+        launches_per_step=sum(n for n, _ in launched),
+        kernels=len(kernels),
+        dims=tuple(
+            Dimension(d.name, d.low, d.high, d.operator, d.operands)
+            for d in DimTable.of(module).dims.values()
+        ),
+        inputs=tuple(_io(op, kernels) for op in ops if isinstance(op, lir.InputOp)),
+        outputs=tuple(_io(op, kernels) for op in ops if isinstance(op, lir.OutputOp)),
+        weights=tuple(_weight(op) for op in module.ops if isinstance(op, lir.WeightOp)),
+        states=tuple(
+            (op.sym_name.data, op.offset.value.data, op.stride.value.data)
+            for op in module.ops
+            if isinstance(op, lir.StateOp)
+        ),
+        carries=lir.CARRY in module.attributes,
+    )
+
+
+def _launches(ops: Iterable[Operation]) -> Iterator[tuple[int, lir.LaunchOp]]:
+    """Give each launch with how often a step runs it."""
+    for op in ops:
+        if isinstance(op, lir.LaunchOp):
+            yield 1, op
+        elif isinstance(op, lir.LoopOp):
+            turns = op.last.value.data - op.first.value.data
+            yield from ((turns * n, inner) for n, inner in _launches(op.body.block.ops))
+
+
+def _in_step(op: lir.LaunchOp) -> bool:
+    return op.phase.data is not PhaseKind.PROLOGUE
+
+
+def _barriers(ops: Iterable[Operation]) -> int:
+    """Return how many barriers a step passes: those after its first launch."""
+    total, launched = 0, False
+    for op in ops:
+        if isinstance(op, lir.LaunchOp):
+            launched = launched or _in_step(op)
+        elif isinstance(op, lir.BarrierOp):
+            total += launched
+        elif isinstance(op, lir.LoopOp):
+            turns = op.last.value.data - op.first.value.data
+            inner = list(op.body.block.ops)
+            if any(_in_step(launch) for _, launch in _launches(inner)):
+                total += turns * sum(isinstance(o, lir.BarrierOp) for o in inner)
+                launched = True
+    return total
+
+
+def _weight_bytes(op: lir.LaunchOp, kernels: dict[str, lir.KernelOp]) -> int:
+    """Return the bytes of weights that a launch reads: of a table, those of one row."""
+    body = kernels[op.kernel.root_reference.data].body.block
+    gathers = any(isinstance(inner, mir.EmbeddingOp) for inner in body.ops)
+    total = 0
+    for value in op.ins:
+        dims = [d for d in dims_of(value.type) if isinstance(d, int)]
+        if not isinstance(value.owner, lir.RefOp) or not str(element_of(value.type)).startswith(
+            "!hir.packed"
+        ):
+            continue
+        if len(dims) == 1:
+            total += dims[0] * 4
+        else:
+            size = packed_bytes(format_of(value.type), dims[0], dims[1])
+            total += size // dims[0] if gathers else size
+    return total
+
+
+def _io(op: lir.InputOp | lir.OutputOp, kernels: dict[str, lir.KernelOp]) -> Io:
+    bound = 0
+    for use in op.result.uses:
+        launch = use.operation
+        if not isinstance(launch, lir.LaunchOp) or use.index >= len(launch.ins):
+            continue
+        argument = kernels[launch.kernel.root_reference.data].body.block.args[use.index]
+        for inner in argument.uses:
+            if isinstance(inner.operation, mir.EmbeddingOp) and inner.index == 0:
+                vocab = dims_of(inner.operation.table.type)[0]
+                bound = vocab if isinstance(vocab, int) else 0
+    dtype = str(element_of(op.result.type))
+    return Io(op.io_name.data, dtype, dims_of(op.result.type), bound)
+
+
+def _weight(op: lir.WeightOp) -> Weight:
+    shape = tuple(d for d in dims_of(op.type) if isinstance(d, int))
+    return Weight(
+        op.key.data,
+        format_of(op.type),
+        shape,
+        op.offset.value.data,
+        op.stride.value.data,
+        op.first.value.data,
+        op.last.value.data,
+        op.source.value.data,
+    )

@@ -1,0 +1,128 @@
+"""
+What the runtime must know of a compiled program: sizes, buffers to bind, weights to pack.
+
+It is plain data that is kept as JSON beside the object code, so that a program runs from the cache
+without its IR.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, cast
+
+from rlx.errors import RlxError
+
+
+@dataclass(frozen=True)
+class Dimension:
+    """A dimension's bounds; `operator` (+ or *) and `operands` where it derives from others."""
+
+    name: str
+    low: int
+    high: int
+    operator: str = ""
+    operands: tuple[str, ...] = ()
+
+    @property
+    def free(self) -> bool:
+        return not self.operator and self.low != self.high
+
+
+@dataclass(frozen=True)
+class Io:
+    """A buffer that the caller binds; dimensions are numbers or names."""
+
+    name: str
+    dtype: str
+    dims: tuple[int | str, ...]
+    index_bound: int = 0
+    """Where not 0, elements are indices in [0, index_bound)."""
+
+
+@dataclass(frozen=True)
+class Weight:
+    """A packed weight: its places in the weight segment and among the sources."""
+
+    key: str
+    format: str
+    shape: tuple[int, ...]
+    offset: int
+    stride: int
+    first: int
+    last: int
+    source: int
+
+    def keys(self) -> list[str]:
+        """Return the keys of the members, in order."""
+        return [self.key.replace("{layer}", str(layer)) for layer in range(self.first, self.last)]
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """A compiled program; sizes in bytes."""
+
+    name: str
+    fingerprint: str
+    arena_bytes: int
+    arena_lower_bound_bytes: int
+    state_bytes: int
+    weight_segment_bytes: int
+    weight_bytes_per_step: int
+    barriers_per_step: int
+    launches_per_step: int
+    kernels: int
+    dims: tuple[Dimension, ...]
+    inputs: tuple[Io, ...]
+    outputs: tuple[Io, ...]
+    weights: tuple[Weight, ...]
+    states: tuple[tuple[str, int, int], ...]
+    """Name, offset and stride of each state."""
+    carries: bool
+    """Whether a step's token is the next step's input, so that one call may take several."""
+
+    @property
+    def free(self) -> list[str]:
+        return [d.name for d in self.dims if d.free]
+
+    def bind(self, sizes: Mapping[str, int]) -> dict[str, int]:
+        """
+        Return the size of every dimension, given those of the free ones.
+
+        Raises RlxError for a size that is missing or outside its bounds.
+        """
+        values: dict[str, int] = {}
+        for d in self.dims:
+            if d.operator:
+                a, b = (values[o] for o in d.operands)
+                values[d.name] = a + b if d.operator == "+" else a * b
+                continue
+            value = sizes.get(d.name, d.low) if d.free else d.low
+            if d.free and d.name not in sizes:
+                raise RlxError(f"{self.name}: expected a size for dimension '{d.name}'")
+            if not d.low <= value <= d.high:
+                raise RlxError(
+                    f"{self.name}: dimension '{d.name}' must be from {d.low} to {d.high}, "
+                    f"got {value}"
+                )
+            values[d.name] = value
+        return values
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self))
+
+    @staticmethod
+    def from_json(text: str) -> Manifest:
+        data: dict[str, Any] = json.loads(text)
+        data["dims"] = tuple(Dimension(**_tupled(d)) for d in data["dims"])
+        for side in ("inputs", "outputs"):
+            data[side] = tuple(Io(**_tupled(io)) for io in data[side])
+        data["weights"] = tuple(Weight(**_tupled(w)) for w in data["weights"])
+        data["states"] = tuple((name, offset, stride) for name, offset, stride in data["states"])
+        return Manifest(**data)
+
+
+def _tupled(fields: dict[str, Any]) -> dict[str, Any]:
+    """Return fields with JSON's lists as the tuples they were."""
+    return {k: tuple(cast(list[Any], v)) if isinstance(v, list) else v for k, v in fields.items()}

@@ -1,0 +1,338 @@
+"""A language model at work: prompts in chunks through prefill, tokens one by one through decode."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from operator import index
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rlx.errors import RlxError
+from rlx.lowering.abi import Sampling
+from rlx.runtime.program import Program
+
+if TYPE_CHECKING:
+    from rlx.frontends.tokenizer import Tokenizer
+
+CALL_SECONDS = 0.03
+"""How long one native call may take, so that Ctrl-C is answered."""
+
+
+@dataclass
+class Stats:
+    """Facts of a loaded model and of its last generation; seconds, bytes and tokens per second."""
+
+    load_s: float = 0.0
+    compile_s: float = 0.0
+    compilations: int = 0
+    threads: int = 1
+    arena_bytes: int = 0
+    arena_lower_bound_bytes: int = 0
+    state_bytes: int = 0
+    weight_bytes: int = 0
+    weight_bytes_per_step: int = 0
+    barriers_per_step: int = 0
+    kernels: int = 0
+    prompt_tokens: int = 0
+    new_tokens: int = 0
+    prefill_s: float = 0.0
+    decode_s: float = 0.0
+    decode_steps: int = 0
+    first_token_s: float = 0.0
+
+    @property
+    def prefill_tok_s(self) -> float:
+        return self.prompt_tokens / self.prefill_s if self.prefill_s else 0.0
+
+    @property
+    def decode_tok_s(self) -> float:
+        return self.decode_steps / self.decode_s if self.decode_s else 0.0
+
+
+class PrintIr(Protocol):
+    """Prints a program's IR at a stage."""
+
+    def __call__(self, stage: str, program: str) -> str: ...
+
+
+@dataclass
+class _Buffers:
+    """What the two programs are bound to."""
+
+    tokens: NDArray[np.int32]
+    sampling: NDArray[np.uint8]
+    id: NDArray[np.int32]
+    logits: NDArray[np.float32]
+    ids: NDArray[np.int32] = field(default_factory=lambda: np.zeros(4096, np.int32))
+
+
+class LanguageModel:
+    """
+    A loaded language model; made by `rlx.load`.
+
+    One generation runs at a time: a second thread waits for it, the same thread gets an error.
+    """
+
+    def __init__(
+        self,
+        prefill: Program,
+        decode: Program,
+        tokenizer: Tokenizer,
+        vocab: int,
+        capacity: int,
+        stats: Stats,
+        print_ir: PrintIr,
+    ):
+        self.tokenizer = tokenizer
+        self.vocab = vocab
+        self.capacity = capacity
+        """Positions that prompt and answer share."""
+        self.stats = stats
+        self._prefill, self._decode = prefill, decode
+        self._print_ir = print_ir
+        self._chunk = next(d.high for d in prefill.manifest.dims if d.name == "seq")
+        self._past = 0
+        self._busy = threading.Lock()
+        self._owner: int | None = None
+        self._buffers = _Buffers(
+            np.zeros(self._chunk, np.int32),
+            np.zeros(32, np.uint8),
+            np.zeros(1, np.int32),
+            np.zeros((1, vocab), np.float32),
+        )
+        for program in (prefill, decode):
+            program.bind_input("tokens", self._buffers.tokens)
+            program.bind_input("sampling", self._buffers.sampling)
+            program.bind_output("id", self._buffers.id)
+            program.bind_output("logits", self._buffers.logits)
+
+    def ir(self, stage: str, program: str = "decode") -> str:
+        """
+        Return the IR of a program (`prefill` or `decode`) at a stage (`hir`, `mir`, `lir`, `llvm`).
+
+        Raises RlxError for another stage or program.
+        """
+        return self._print_ir(stage, program)
+
+    def generate(
+        self,
+        prompt: str | Sequence[int],
+        max_tokens: int = 256,
+        temperature: float = 0.0,
+        top_k: int = 0,
+        top_p: float = 1.0,
+        seed: int = 0,
+    ) -> Iterator[str]:
+        """
+        Yield the answer to a prompt (text, or token ids) in pieces of text.
+
+        Greedy at temperature 0. `top_k` 0 and `top_p` 1 are off. It ends at an end token, after
+        `max_tokens`, or when the context is full. Raises RlxError, before the first piece, for an
+        empty prompt, one beyond the context, ids out of range, or sampling values out of range.
+        """
+        ids = self._checked_prompt(prompt)
+        sampling = _checked_sampling(temperature, top_k, top_p, seed)
+        count = _checked_count(max_tokens)
+        return self._pieces(ids, count, sampling)
+
+    def _pieces(self, ids: list[int], count: int, sampling: Sampling) -> Iterator[str]:
+        stream = self.tokenizer.stream()
+        for token in self._tokens(ids, count, sampling, self.tokenizer.eos_ids):
+            if token in self.tokenizer.eos_ids:
+                break
+            piece = stream.push(token)
+            if piece:
+                yield piece
+        rest = stream.flush()
+        if rest:
+            yield rest
+
+    def generate_ids(
+        self,
+        prompt: str | Sequence[int],
+        max_tokens: int = 256,
+        temperature: float = 0.0,
+        top_k: int = 0,
+        top_p: float = 1.0,
+        seed: int = 0,
+        stop: bool = True,
+    ) -> Iterator[int]:
+        """Yield token ids, as `generate` does text; an end token is the last, unless not `stop`."""
+        ids = self._checked_prompt(prompt)
+        sampling = _checked_sampling(temperature, top_k, top_p, seed)
+        stops = self.tokenizer.eos_ids if stop else frozenset[int]()
+        return self._tokens(ids, _checked_count(max_tokens), sampling, stops)
+
+    def logits(self, token_ids: Sequence[int]) -> NDArray[np.float32]:
+        """
+        Return the logits after each token of a text, float32 `[n, vocab]`.
+
+        Raises RlxError for no tokens, more than the context holds, or ids out of range.
+        """
+        ids = self._checked_ids(token_ids)
+        result = np.empty((len(ids), self.vocab), np.float32)
+        self._acquire()
+        try:
+            self._past = 0
+            self._set_sampling(Sampling())
+            self._feed(ids, result)
+        finally:
+            self._release()
+        return result
+
+    def extend(self, token_ids: Sequence[int], restart: bool = False) -> NDArray[np.float32]:
+        """
+        Feed tokens after those fed before, or from the start; return their logits `[n, vocab]`.
+
+        A single token goes through the decode program, several through prefill. Raises RlxError as
+        `logits` does.
+        """
+        if restart:
+            self._past = 0
+        ids = self._checked_ids(token_ids, self._past)
+        result = np.empty((len(ids), self.vocab), np.float32)
+        self._acquire()
+        try:
+            self._set_sampling(Sampling())
+            if len(ids) == 1:
+                self._decode.bind_output("logits", result)
+                self._buffers.tokens[0] = ids[0]
+                self._decode.bind_steps(self._buffers.ids, [])
+                self._decode.step({"past": self._past})
+                self._past += 1
+                self._decode.bind_output("logits", self._buffers.logits)
+            else:
+                self._feed(ids, result)
+        finally:
+            self._release()
+        return result
+
+    # One generation at a time
+
+    def _acquire(self) -> None:
+        if self._owner == threading.get_ident():
+            raise RlxError(
+                "this model is generating already: finish or close that generator first, or load "
+                "the model a second time"
+            )
+        self._busy.acquire()
+        self._owner = threading.get_ident()
+
+    def _release(self) -> None:
+        self._owner = None
+        self._busy.release()
+
+    # Steps
+
+    def _tokens(
+        self, ids: list[int], count: int, sampling: Sampling, stops: frozenset[int]
+    ) -> Iterator[int]:
+        started = time.perf_counter()
+        stats = self.stats
+        self._acquire()
+        try:
+            stats.prompt_tokens, stats.new_tokens, stats.decode_steps = len(ids), 0, 0
+            stats.decode_s = 0.0
+            self._past = 0
+            self._set_sampling(sampling)
+            before = time.perf_counter()
+            self._feed(ids, None)
+            stats.prefill_s = time.perf_counter() - before
+            token = int(self._buffers.id[0])
+            stats.first_token_s = time.perf_counter() - started
+            stats.new_tokens = 1
+            yield token
+            self._buffers.tokens[0] = token
+            self._decode.bind_steps(self._buffers.ids, sorted(stops))
+            left = min(count, self.capacity - len(ids) + 1) - 1
+            while left > 0 and token not in stops:
+                taken = self._take(left)
+                left -= taken
+                stats.new_tokens += taken
+                for token in self._buffers.ids[:taken].tolist():
+                    yield token
+        finally:
+            self._release()
+
+    def _take(self, limit: int) -> int:
+        """Run as many decode steps as fit one native call; return how many it took."""
+        stats = self.stats
+        step = stats.decode_s / stats.decode_steps if stats.decode_steps else CALL_SECONDS
+        steps = max(1, min(limit, int(CALL_SECONDS / max(step, 1e-6)), len(self._buffers.ids)))
+        before = time.perf_counter()
+        taken = self._decode.step({"past": self._past}, steps)
+        stats.decode_s += time.perf_counter() - before
+        stats.decode_steps += taken
+        self._past += taken
+        return taken
+
+    def _feed(self, ids: list[int], logits: NDArray[np.float32] | None) -> None:
+        """Run a prompt through prefill in chunks; write logits of all its tokens, or draw one."""
+        program, buffers = self._prefill, self._buffers
+        for start in range(0, len(ids), self._chunk):
+            part = ids[start : start + self._chunk]
+            buffers.tokens[: len(part)] = part
+            last = start + len(part) == len(ids)
+            out = len(part) if logits is not None else int(last)
+            if logits is not None:
+                program.bind_output("logits", logits[start:])
+            program.step({"seq": len(part), "past": self._past, "out": out})
+            self._past += len(part)
+        program.bind_output("logits", buffers.logits)
+
+    def _set_sampling(self, sampling: Sampling) -> None:
+        self._buffers.sampling[:] = np.frombuffer(sampling.pack(), np.uint8)
+
+    # Checks
+
+    def _checked_prompt(self, prompt: str | Sequence[int]) -> list[int]:
+        if isinstance(prompt, str):
+            return self._checked_ids(self.tokenizer.encode(prompt))
+        return self._checked_ids(prompt)
+
+    def _checked_ids(self, token_ids: Sequence[int], past: int = 0) -> list[int]:
+        ids = _integers(token_ids)
+        if not ids:
+            raise RlxError("the prompt is empty: expected at least one token")
+        if past + len(ids) > self.capacity:
+            raise RlxError(
+                f"the prompt has {past + len(ids)} tokens, and the context holds "
+                f"{self.capacity}: shorten it, or load the model with a larger max_context"
+            )
+        for position, token in enumerate(ids):
+            if not 0 <= token < self.vocab:
+                raise RlxError(
+                    f"token {position} of the prompt is {token}: expected 0 to {self.vocab - 1}"
+                )
+        return ids
+
+
+def _integers(token_ids: Sequence[int]) -> list[int]:
+    """Return token ids as ints, NumPy's among them; raises RlxError for anything else."""
+    try:
+        return [index(token) for token in token_ids]
+    except TypeError as e:
+        raise RlxError(f"token ids: expected a sequence of ints: {e}") from None
+
+
+def _checked_sampling(temperature: float, top_k: int, top_p: float, seed: int) -> Sampling:
+    if not 0.0 <= temperature < float("inf"):
+        raise RlxError(f"temperature: expected a finite number of at least 0, got {temperature}")
+    if not 0 <= top_k < 2**31:
+        raise RlxError(f"top_k: expected 0 (off) or a positive count, got {top_k}")
+    if not 0.0 < top_p <= 1.0:
+        raise RlxError(f"top_p: expected a number above 0 and up to 1 (off), got {top_p}")
+    if not 0 <= seed < 2**64:
+        raise RlxError(f"seed: expected 0 to 2**64 - 1, got {seed}")
+    return Sampling(temperature, top_k, top_p, seed)
+
+
+def _checked_count(max_tokens: int) -> int:
+    if max_tokens < 1:
+        raise RlxError(f"max_tokens: expected at least 1, got {max_tokens}")
+    return max_tokens

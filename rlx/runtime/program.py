@@ -1,0 +1,143 @@
+"""A compiled program in memory: its arena, its context, and the calls that run its phases."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rlx.errors import RlxError
+from rlx.lowering import abi
+from rlx.lowering.manifest import Manifest
+from rlx.runtime.cache import ObjectCache, PackedFile
+from rlx.runtime.jit import Engine
+from rlx.runtime.memory import Block, Segment
+from rlx.runtime.threads import Team
+
+Raw = Callable[[str], NDArray[np.uint8]]
+"""Gives the bytes of a weight in its file, by key."""
+
+
+class Program:
+    """
+    One program, ready to run its phases on a team of threads.
+
+    `weights` and `state` are segments that programs of one model share. With `poison` the arena
+    starts as NaN, so that a read of a byte that nothing has written shows.
+    """
+
+    def __init__(
+        self,
+        manifest: Manifest,
+        code: bytes,
+        team: Team,
+        state: Segment,
+        poison: bool = False,
+    ):
+        self.manifest = manifest
+        self._team = team
+        self._engine = Engine(code)
+        self._jobs = {name: self._engine.address(name) for name in (abi.PROLOGUE, abi.STEP)}
+        self._arena = Segment(max(manifest.arena_bytes, 64), poison=poison)
+        self._state = state
+        self._weights: Block | None = None
+        self._inputs = np.zeros(max(len(manifest.inputs), 1), np.int64)
+        self._outputs = np.zeros(max(len(manifest.outputs), 1), np.int64)
+        self._context = np.zeros(abi.DIMS + len(manifest.free), np.int64)
+        self._address: int = self._context.ctypes.data
+        self._input_index = {io.name: i for i, io in enumerate(manifest.inputs)}
+        self._output_index = {io.name: i for i, io in enumerate(manifest.outputs)}
+        for word, address in (
+            (abi.TEAM, team.address),
+            (abi.ARENA, self._arena.address),
+            (abi.STATE, state.address),
+            (abi.INPUTS, self._inputs.ctypes.data),
+            (abi.OUTPUTS, self._outputs.ctypes.data),
+            (abi.STEPS, 1),
+        ):
+            self._context[word] = address
+        self._bound: dict[str, NDArray[np.generic]] = {}
+        self._stops = np.zeros(1, np.int32)
+
+    def pack(self, raw: Raw, weights: Block) -> None:
+        """Fill a segment with the packed weights, from their bytes in the file."""
+        sources = [raw(key) for weight in self.manifest.weights for key in weight.keys()]
+        addresses = np.array([s.ctypes.data for s in sources] or [0], np.int64)
+        self._context[abi.WEIGHTS] = weights.address
+        self._context[abi.SOURCES] = addresses.ctypes.data
+        self._team.run(self._engine.address(abi.PACK), self._address)
+        self._context[abi.SOURCES] = 0
+
+    def start(self, weights: Block) -> None:
+        """Run the prologue, with the packed weights in place."""
+        self._weights = weights
+        self._context[abi.WEIGHTS] = weights.address
+        self._team.run(self._jobs[abi.PROLOGUE], self._address)
+
+    def bind_input(self, name: str, array: NDArray[np.generic]) -> None:
+        """Let an input be read from an array, at the address that it has now."""
+        self._inputs[self._input_index[name]] = array.ctypes.data
+        self._bound[f"input {name}"] = array
+
+    def bind_output(self, name: str, array: NDArray[np.generic]) -> None:
+        """Let an output be written to an array, as large as the next step's dimensions say."""
+        self._outputs[self._output_index[name]] = array.ctypes.data
+        self._bound[f"output {name}"] = array
+
+    def bind_steps(self, ids: NDArray[np.int32], stops: Sequence[int]) -> None:
+        """Record the tokens of several steps in `ids`, and stop after one of `stops`."""
+        self._stops = np.array([*stops, 0], np.int32)
+        self._bound["ids"] = ids
+        self._context[abi.IDS] = ids.ctypes.data
+        self._context[abi.STOPS] = self._stops.ctypes.data
+        self._context[abi.STOP_COUNT] = len(stops)
+
+    def step(self, sizes: Mapping[str, int], steps: int = 1) -> int:
+        """
+        Run a step, or up to `steps` where the program carries a token on; return how many it took.
+
+        Raises RlxError for a dimension that is missing or out of its bounds.
+        """
+        manifest = self.manifest
+        bound = manifest.bind(sizes)
+        for i, name in enumerate(manifest.free):
+            self._context[abi.DIMS + i] = bound[name]
+        self._context[abi.STEPS] = steps
+        self._context[abi.TAKEN] = 0
+        self._team.run(self._jobs[abi.STEP], self._address)
+        return int(self._context[abi.TAKEN]) if manifest.carries else 1
+
+
+def packed_weights(program: Program, identity: str, raw: Raw) -> Block:
+    """
+    Return a program's packed weights: mapped from the cache folder, or packed now and kept there.
+
+    `identity` names the contents of the weights' file; the layout is part of the key.
+    """
+    manifest = program.manifest
+    size = manifest.weight_segment_bytes
+    if size == 0:
+        return Segment(64)
+    key = ObjectCache.key("packed", identity, repr(manifest.weights))
+    found = PackedFile.open(key, size)
+    if found is not None:
+        return found
+    new = PackedFile.create(key, size)
+    try:
+        program.pack(raw, new)
+    except BaseException:
+        new.abort()
+        raise
+    new.commit()
+    return new
+
+
+def check_shared(programs: Sequence[Program]) -> None:
+    """Raise RlxError unless the programs of a model agree on weights and states."""
+    first, *others = (p.manifest for p in programs)
+    for other in others:
+        if (other.weights, other.states) != (first.weights, first.states):
+            raise RlxError(
+                f"programs {first.name} and {other.name} lay out weights or states differently"
+            )
