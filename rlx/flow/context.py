@@ -28,11 +28,8 @@ from rlx.dialects.common import FORMATS, QuantType, dims_of, spell, tensor
 from rlx.dialects.ops import StateRole
 from rlx.errors import RlxError
 from rlx.flow.profile import CompileProfile
-from rlx.flow.source import WeightInfo, WeightSource
+from rlx.flow.source import LAYER, WeightInfo, WeightSource
 from rlx.flow.state import FlowState, FlowValue, HirNodeId, Shape
-
-LAYER = "{layer}"
-"""What stands in a weight's key for the number of the layer."""
 
 PAST = "past"
 """The dimension that counts the positions before this step."""

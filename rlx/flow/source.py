@@ -10,6 +10,9 @@ from numpy.typing import NDArray
 
 from rlx.errors import RlxError
 
+LAYER = "{layer}"
+"""What stands in a weight's key for the number of the layer."""
+
 
 class WeightInfo(NamedTuple):
     """A weight's row-major shape, outermost dimension first, and its format: `f32`, `q4_1`, ..."""

@@ -18,8 +18,8 @@ from rlx.dialects import hir
 from rlx.dialects.common import Dim, tensor
 from rlx.dialects.ops import BinaryKind, StateRole
 from rlx.errors import RlxError
-from rlx.flow.context import LAYER, PAST, FlowCtx, FlowStage
-from rlx.flow.source import WeightInfo
+from rlx.flow.context import PAST, FlowCtx, FlowStage
+from rlx.flow.source import LAYER, WeightInfo
 from rlx.flow.state import FlowValue
 
 

@@ -8,26 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal
-
-from xdsl.dialects.builtin import ModuleOp, i32
+from typing import TYPE_CHECKING, Literal
 
 from rlx.errors import RlxError
-from rlx.flow.context import KEYS, LAYER, PAST
-from rlx.flow.model import ModelFlow
-from rlx.flow.profile import CompileProfile
-from rlx.flow.source import WeightSource
-from rlx.flow.stages import (
-    Embed,
-    LastRows,
-    LlamaDecodeLayer,
-    LmHead,
-    Named,
-    RmsNorm,
-    RopeTables,
-    Sample,
-)
+from rlx.flow.source import LAYER, WeightSource
 from rlx.frontends.gguf import GgufFile
+
+if TYPE_CHECKING:
+    from xdsl.dialects.builtin import ModuleOp
 
 ARCHITECTURE = "llama"
 WEIGHT_FORMATS = ("f32", "f16", "bf16", "q4_0", "q4_1", "q8_0")
@@ -233,6 +221,14 @@ def build(
         )
     if chunk < 1:
         raise RlxError(f"chunk: expected at least 1 token, got {chunk}")
+    # A model that is compiled already is configured without loading xDSL.
+    from xdsl.dialects.builtin import i32
+
+    from rlx.flow import stages
+    from rlx.flow.context import KEYS, PAST
+    from rlx.flow.model import ModelFlow
+    from rlx.flow.profile import CompileProfile
+
     decode = program == "decode"
     capacity = -(-max_context // _CAPACITY_STEP) * _CAPACITY_STEP
 
@@ -242,13 +238,15 @@ def build(
     flow.dim_sum(KEYS, PAST, "seq")
     out = seq if decode else flow.dim("out", 0, min(chunk, max_context))
     flow.input("tokens", (seq,), i32).input("sampling", (8,), i32)
-    flow.stage(Embed("token_embd.weight"))
-    flow.stage(RopeTables(config.rope_base, capacity, config.n_rot))
-    flow.repeat_layers(config.layers, LlamaDecodeLayer(config.head_dim, capacity, config.eps))
-    flow.stage(LastRows(out))
-    flow.stage(RmsNorm("output_norm.weight", config.eps))
-    flow.stage(Named("logits", LmHead(None if config.tied else "output.weight")))
-    flow.stage(Named("id", Sample()))
+    flow.stage(stages.Embed("token_embd.weight"))
+    flow.stage(stages.RopeTables(config.rope_base, capacity, config.n_rot))
+    flow.repeat_layers(
+        config.layers, stages.LlamaDecodeLayer(config.head_dim, capacity, config.eps)
+    )
+    flow.stage(stages.LastRows(out))
+    flow.stage(stages.RmsNorm("output_norm.weight", config.eps))
+    flow.stage(stages.Named("logits", stages.LmHead(None if config.tied else "output.weight")))
+    flow.stage(stages.Named("id", stages.Sample()))
     flow.output("id").output("logits")
     if decode:
         flow.carry("tokens", "id").advance(PAST, "seq")
