@@ -147,7 +147,7 @@ def print_ir(model: _Model, stage: str, program: str) -> str:
     if stage == "llvm":
         return compile_text(module, Target.host())[1]
     run_to(module, stage)
-    return f"{module}\n"
+    return str(module) + "\n"
 
 
 def load(
