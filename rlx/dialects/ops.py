@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC
 from collections.abc import Sequence
+from math import isfinite
 from typing import ClassVar
 
 from xdsl.dialects.builtin import (
@@ -32,7 +33,17 @@ from xdsl.irdl import (
     var_operand_def,
     var_result_def,
 )
+from xdsl.irdl.declarative_assembly_format import (
+    AttributeVariable,
+    CustomDirective,
+    ParsingState,
+    PrintingState,
+    irdl_custom_directive,
+)
+from xdsl.parser import Parser
+from xdsl.printer import Printer
 from xdsl.traits import MemoryReadEffect, Pure
+from xdsl.utils.exceptions import VerifyException
 from xdsl.utils.str_enum import StrEnum
 
 from rlx.dialects import shapes
@@ -88,6 +99,30 @@ class StateRoleAttr(EnumAttribute[StateRole], SpacedOpaqueSyntaxAttribute):
     name = "hir.state_role"
 
 
+@irdl_custom_directive
+class Number(CustomDirective):
+    """An f64 in its shortest decimal form, which reads back to the bit; xDSL's own may be hex."""
+
+    value: AttributeVariable
+
+    def parse(self, parser: Parser, state: ParsingState) -> None:
+        self.value.set(state, f64_attr(float(parser.parse_number())))
+
+    def print(self, printer: Printer, state: PrintingState, op: IRDLOperation) -> None:
+        number = self.value.get(op)
+        assert isinstance(number, FloatAttr)
+        state.print_whitespace(printer)
+        text = repr(number.value.data)
+        mantissa, e, exponent = text.partition("e")
+        printer.print_string(f"{mantissa if '.' in mantissa else f'{mantissa}.0'}{e}{exponent}")
+
+
+def check_finite(op: IRDLOperation, name: str, number: FloatAttr[Float64Type]) -> None:
+    """Raise VerifyException for a number of an operation that is infinite or NaN."""
+    if not isfinite(number.value.data):
+        raise VerifyException(f"{op.name}: expected a finite {name}, got {number.value.data}")
+
+
 def i64_attr(n: int) -> IntegerAttr[I64]:
     return IntegerAttr(n, i64)
 
@@ -133,9 +168,12 @@ class RmsNorm(IRDLOperation, ABC):
     input = operand_def(T)
     weight = operand_def(AnyTensor)
     eps = prop_def(FloatAttr[Float64Type])
+    custom_directives = (Number,)
     result = result_def(T)
     traits = traits_def(Pure())
-    assembly_format = "$input `,` $weight `eps` $eps `:` type($input) `,` type($weight) attr-dict"
+    assembly_format = (
+        "$input `,` $weight `eps` custom<Number>($eps) `:` type($input) `,` type($weight) attr-dict"
+    )
 
     def __init__(self, input: SSAValue, weight: SSAValue, eps: float):
         super().__init__(
@@ -143,6 +181,7 @@ class RmsNorm(IRDLOperation, ABC):
         )
 
     def verify_(self) -> None:
+        check_finite(self, "eps", self.eps)
         shapes.check_norm(self.name, self.input.type, self.weight.type)
 
 
@@ -155,16 +194,18 @@ class RopeTable(IRDLOperation, ABC):
     """
 
     base = prop_def(FloatAttr[Float64Type])
+    custom_directives = (Number,)
     cos = result_def(AnyTensor)
     sin = result_def(AnyTensor)
     traits = traits_def(Pure())
-    assembly_format = "`base` $base `:` type($cos) `,` type($sin) attr-dict"
+    assembly_format = "`base` custom<Number>($base) `:` type($cos) `,` type($sin) attr-dict"
 
     def __init__(self, base: float, positions: int, n_rot: int):
         type = tensor([positions, n_rot])
         super().__init__(properties={"base": f64_attr(base)}, result_types=[type, type])
 
     def verify_(self) -> None:
+        check_finite(self, "base", self.base)
         shapes.check_rope_table(self.name, self.cos.type, self.sin.type)
 
 
@@ -216,11 +257,12 @@ class Attention(IRDLOperation, ABC):
     values = operand_def(S)
     head_dim = prop_def(IntegerAttr[I64])
     scale = prop_def(FloatAttr[Float64Type])
+    custom_directives = (Number,)
     result = result_def(T)
     traits = traits_def(MemoryReadEffect())
     assembly_format = (
-        "$query `,` $keys `,` $values `head_dim` $head_dim `scale` $scale `:` type($query) `,`"
-        " type($keys) attr-dict"
+        "$query `,` $keys `,` $values `head_dim` $head_dim `scale` custom<Number>($scale)"
+        " `:` type($query) `,` type($keys) attr-dict"
     )
 
     def __init__(
@@ -233,6 +275,7 @@ class Attention(IRDLOperation, ABC):
         )
 
     def verify_(self) -> None:
+        check_finite(self, "scale", self.scale)
         shapes.check_attention(self.name, self.query.type, self.keys.type, self.head_dim.value.data)
 
 

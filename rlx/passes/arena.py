@@ -22,7 +22,7 @@ from rlx.errors import RlxError
 # Work is counted in neighbours looked at while placing: about 50 ns each.
 _STATIC_WORK = 4_000_000
 _MAX_UNITS = 4096
-_SEARCH_WORK = {1: 30_000_000, 2: 300_000_000}
+_SEARCH_WORK = {1: 25_000_000, 2: 250_000_000}
 
 # A placed buffer is one integer, offset << _END_BITS | end: they sort fast, and 0 means unplaced.
 _END_BITS = 48
@@ -240,7 +240,7 @@ def _search(problem: _Problem, keys: list[int], budget: int) -> list[int]:
     Lower the peak of `keys` by moving buffers that do not fit to an earlier place in the order.
 
     Buffers are placed by first fit under a limit a little below the best peak so far. The first
-    that does not fit moves forward by an exponentially distributed share of its position, which
+    that does not fit moves forward by an exponentially distributed share of the order, which
     shrinks over the budget, and placing goes on from there. When all fit, the limit drops.
     """
     rng = random.Random(0)

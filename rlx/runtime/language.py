@@ -136,8 +136,8 @@ class LanguageModel:
         empty prompt, one beyond the context, ids out of range, or sampling values out of range.
         """
         ids = self._checked_prompt(prompt)
-        sampling = _checked_sampling(temperature, top_k, top_p, seed)
-        count = _checked_count(max_tokens)
+        sampling = checked_sampling(temperature, top_k, top_p, seed)
+        count = checked_count(max_tokens)
         return self._pieces(ids, count, sampling)
 
     def _pieces(self, ids: list[int], count: int, sampling: Sampling) -> Iterator[str]:
@@ -164,9 +164,9 @@ class LanguageModel:
     ) -> Iterator[int]:
         """Yield token ids, as `generate` does text; an end token is the last, unless not `stop`."""
         ids = self._checked_prompt(prompt)
-        sampling = _checked_sampling(temperature, top_k, top_p, seed)
+        sampling = checked_sampling(temperature, top_k, top_p, seed)
         stops = self.tokenizer.eos_ids if stop else frozenset[int]()
-        return self._tokens(ids, _checked_count(max_tokens), sampling, stops)
+        return self._tokens(ids, checked_count(max_tokens), sampling, stops)
 
     def logits(self, token_ids: Sequence[int]) -> NDArray[np.float32]:
         """
@@ -320,9 +320,11 @@ def _integers(token_ids: Sequence[int]) -> list[int]:
         raise RlxError(f"token ids: expected a sequence of ints: {e}") from None
 
 
-def _checked_sampling(temperature: float, top_k: int, top_p: float, seed: int) -> Sampling:
-    if not 0.0 <= temperature < float("inf"):
-        raise RlxError(f"temperature: expected a finite number of at least 0, got {temperature}")
+def checked_sampling(temperature: float, top_k: int, top_p: float, seed: int) -> Sampling:
+    """Return how to draw tokens; raises RlxError, naming it, for a value out of range."""
+    # The compiled code takes f32.
+    if not 0.0 <= temperature < 3e38:
+        raise RlxError(f"temperature: expected a number from 0 to 3e38, got {temperature}")
     if not 0 <= top_k < 2**31:
         raise RlxError(f"top_k: expected 0 (off) or a positive count, got {top_k}")
     if not 0.0 < top_p <= 1.0:
@@ -332,7 +334,8 @@ def _checked_sampling(temperature: float, top_k: int, top_p: float, seed: int) -
     return Sampling(temperature, top_k, top_p, seed)
 
 
-def _checked_count(max_tokens: int) -> int:
+def checked_count(max_tokens: int) -> int:
+    """Return how many tokens to draw at most; raises RlxError unless it is at least 1."""
     if max_tokens < 1:
         raise RlxError(f"max_tokens: expected at least 1, got {max_tokens}")
     return max_tokens

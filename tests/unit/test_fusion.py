@@ -245,38 +245,51 @@ class RandomProgram:
         recent = names[-3:] if self.rng.random() < 0.7 else names
         return "%" + str(self.rng.choice(recent))
 
-    def step(self) -> None:
-        kinds = ["matmul"] * 4 + ["unary", "binary", "binary", "rope", "append", "norm", "norm"]
-        kinds += ["attention"] * 2 if self.views else []
-        kind, name = self.rng.choice(kinds), f"v{len(self.lines)}"
-        a, b, x = self.one(self.values), self.one(self.values), self.x
-        match kind:
-            case "matmul":
-                w = self.rng.choice(["w0", "w1"])
-                text = f"mir.matmul {a}, %{w} : {x}, {PACKED} -> {x}"
-            case "unary":
-                text = f"mir.unary {self.rng.choice(['silu', 'tanh', 'neg'])} {a} : {x}"
-            case "binary":
-                text = f"mir.binary {self.rng.choice(['add', 'max', 'sub'])} {a}, {b} : {x}"
-            case "rope":
-                tables = "tensor<16x16xf32>, tensor<16x16xf32>"
-                text = f'mir.rope {a}, %cos, %sin start "past" head_dim 16 : {x}, {tables}'
-            case "norm":
-                text = f"mir.rms_norm {a}, %g eps 1.0e-05 : {x}, tensor<32xf32>"
-            case "append":
-                state = self.rng.choice(["s0", "s1"])
-                self.lines.append(f"%{name}s = mir.load_state @{state} : tensor<16x32xf32>")
-                self.lines.append(
-                    f'%{name} = mir.append {a} to %{name}s keys head_dim 16 start "past" : '
-                    f"{x}, tensor<16x32xf32> -> {self.view}"
-                )
-                self.views.append(name)
-                return
-            case _:
-                k, v = self.one(self.views), self.one(self.views)
-                text = f"mir.attention {a}, {k}, {v} head_dim 16 scale 0.25 : {x}, {self.view}"
+    def add(self, text: str) -> str:
+        name = f"v{len(self.lines)}"
         self.lines.append(f"%{name} = {text}")
-        self.values.append(name)
+        return name
+
+    def matmul(self, rows: str) -> None:
+        weight = self.rng.choice(["w0", "w1"])
+        self.values.append(
+            self.add(f"mir.matmul {rows}, %{weight} : {self.x}, {PACKED} -> {self.x}")
+        )
+
+    def append(self, rows: str) -> None:
+        state = self.add(f"mir.load_state @{self.rng.choice(['s0', 's1'])} : tensor<16x32xf32>")
+        types = f"{self.x}, tensor<16x32xf32> -> {self.view}"
+        self.views.append(
+            self.add(f'mir.append {rows} to %{state} keys head_dim 16 start "past" : {types}')
+        )
+
+    def norm(self, rows: str) -> None:
+        norm = self.add(f"mir.rms_norm {rows}, %g eps 1.0e-05 : {self.x}, tensor<32xf32>")
+        for _ in range(int(self.rng.integers(1, 3))):
+            self.matmul(f"%{norm}")
+        if self.rng.random() < 0.4:
+            self.values.append(norm)
+
+    def step(self) -> None:
+        kinds = ["matmul"] * 4 + ["unary", "binary", "binary", "rope", "norm", "append", "append"]
+        kind = self.rng.choice(kinds + (["attention"] * 3 if self.views else []))
+        a, b, x = self.one(self.values), self.one(self.values), self.x
+        if kind in ("matmul", "append", "norm"):
+            getattr(self, kind)(a)
+        elif kind == "unary":
+            which = self.rng.choice(["silu", "tanh", "neg"])
+            self.values.append(self.add(f"mir.unary {which} {a} : {x}"))
+        elif kind == "binary":
+            which = self.rng.choice(["add", "max", "sub"])
+            self.values.append(self.add(f"mir.binary {which} {a}, {b} : {x}"))
+        elif kind == "rope":
+            types = f"{x}, tensor<16x16xf32>, tensor<16x16xf32>"
+            text = f'mir.rope {a}, %cos, %sin start "past" head_dim 16 : {types}'
+            self.values.append(self.add(text))
+        else:
+            operands = f"{a}, {self.one(self.views)}, {self.one(self.views)}"
+            text = f"mir.attention {operands} head_dim 16 scale 0.25 : {x}, {self.view}"
+            self.values.append(self.add(text))
 
     def module(self) -> ModuleOp:
         results = self.values[-4:]

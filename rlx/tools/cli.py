@@ -1,0 +1,295 @@
+"""
+The `rlx` command: lets a language model answer, and prints what the compiler makes of a model.
+
+Asking for help or the version imports neither numpy nor the compiler.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import time
+import warnings
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from rlx.errors import RlxError
+
+if TYPE_CHECKING:
+    from rlx.runtime.language import LanguageModel
+
+MB = 1e6
+
+_IMPORTED = time.perf_counter()
+
+
+def process_age() -> float:
+    """
+    Return the seconds since this process started, to about 10 ms.
+
+    Where the system doesn't tell (only Linux does), since this module was imported.
+    """
+    try:
+        with open("/proc/self/stat", "rb") as f:
+            # The name of the program, in parentheses, may hold anything.
+            started = int(f.read().rpartition(b")")[2].split()[19]) / os.sysconf("SC_CLK_TCK")
+        return time.clock_gettime(time.CLOCK_BOOTTIME) - started
+    except (AttributeError, OSError, ValueError, IndexError):
+        return time.perf_counter() - _IMPORTED
+
+
+# Options
+
+
+class _ArgumentParser(argparse.ArgumentParser):
+    def __init__(self, *args: Any, **kwargs: Any):
+        super().__init__(*args, allow_abbrev=False, **kwargs)
+
+    def error(self, message: str) -> NoReturn:
+        raise RlxError(f"{message} ({self.prog} --help lists the options)")
+
+
+def _token_ids(text: str) -> list[int]:
+    try:
+        return [int(part) for part in text.split(",")]
+    except ValueError:
+        raise argparse.ArgumentTypeError(
+            f"expected token ids as integers with commas between, got {text!r}"
+        ) from None
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _ArgumentParser("rlx", description="Compiles models for this machine and runs them.")
+    parser.add_argument("--version", action="store_true", help="print the version and exit")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND")
+    _add_generate(commands.add_parser("generate", help="let a language model continue a text"))
+    _add_inspect(commands.add_parser("inspect", help="print a model's IR at a stage"))
+    return parser
+
+
+def _add_model(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("model", metavar="MODEL", help="path of a GGUF file")
+    add("--max-context", type=int, metavar="N", help="tokens of prompt and answer together")
+    add("--debug", action="store_true", help="show the traceback of an error")
+
+
+def _add_generate(parser: argparse.ArgumentParser) -> None:
+    parser.description = (
+        "Streams the answer to stdout and prints figures to stderr. Rates are over the time inside "
+        "compiled code, sampling included."
+    )
+    _add_model(parser)
+    add = parser.add_argument
+    prompt = parser.add_mutually_exclusive_group(required=True)
+    prompt.add_argument(
+        "--prompt",
+        metavar="TEXT",
+        help="the text to continue; - reads stdin, less its last newline",
+    )
+    prompt.add_argument(
+        "--prompt-ids", type=_token_ids, metavar="1,2,3", help="its token ids, in place of a text"
+    )
+    add("--chat", action="store_true", help="put the prompt, as a user's, in the chat template")
+    add("-n", "--max-tokens", type=int, default=256, metavar="N", help="new tokens (default 256)")
+    add("--precision", default="auto", metavar="P", help="exact, fast or auto (default)")
+    add("--threads", type=int, metavar="T", help="default: every CPU that this process may use")
+    add("--temperature", type=float, default=0.0, metavar="X", help="default 0: the likeliest")
+    add("--top-k", type=int, default=0, metavar="K", help="draw from the K likeliest; 0 is off")
+    add("--top-p", type=float, default=1.0, metavar="P", help="draw from the likeliest, P in sum")
+    add("--seed", type=int, default=0, metavar="S", help="of the random numbers (default 0)")
+    add("--no-stop", action="store_true", help="go on after a token that ends the answer")
+    output = parser.add_mutually_exclusive_group()
+    output.add_argument("--json", action="store_true", help="print one JSON object, nothing else")
+    output.add_argument("-q", "--quiet", action="store_true", help="print no figures")
+    output.add_argument("-v", "--verbose", action="store_true", help="print more figures")
+
+
+def _add_inspect(parser: argparse.ArgumentParser) -> None:
+    parser.description = "Prints the IR of one of a model's programs, for this machine."
+    _add_model(parser)
+    add = parser.add_argument
+    add("--stage", required=True, metavar="S", help="hir, mir, lir or llvm")
+    add("--program", default="decode", metavar="P", help="prefill or decode (default)")
+
+
+# Commands
+
+
+def _version() -> str:
+    from importlib.metadata import version
+
+    return f"rlx {version('rlx')} (xdsl {version('xdsl')}, llvmlite {version('llvmlite')})"
+
+
+def _inspect(args: argparse.Namespace) -> None:
+    from rlx.driver import open_model, print_ir
+
+    model = open_model(args.model, args.max_context)
+    print(print_ir(model, args.stage, args.program), end="")
+
+
+def _prompt_text(args: argparse.Namespace) -> str | None:
+    """Return the prompt's text; None where it was given as token ids."""
+    if args.prompt is None:
+        if args.chat:
+            raise RlxError("--chat takes a text: give it with --prompt")
+        return None
+    text: str = args.prompt
+    if text == "-":
+        try:
+            text = sys.stdin.buffer.read().decode().removesuffix("\n").removesuffix("\r")
+        except UnicodeDecodeError as e:
+            raise RlxError(f"stdin: expected a prompt in UTF-8: {e}") from e
+    if not text:
+        raise RlxError("the prompt is empty: expected at least one token")
+    return text
+
+
+def _prompt_ids(args: argparse.Namespace, text: str | None, model: LanguageModel) -> list[int]:
+    if text is None:
+        return args.prompt_ids
+    if args.chat:
+        text = model.tokenizer.chat([{"role": "user", "content": text}])
+    return model.tokenizer.encode(text)
+
+
+def _generate(args: argparse.Namespace) -> None:
+    # What can be wrong without the model comes before loading it, which may take seconds.
+    text = _prompt_text(args)
+    from dataclasses import asdict
+
+    from rlx.driver import load
+    from rlx.runtime.language import checked_count, checked_sampling
+    from rlx.runtime.memory import rss_anon
+
+    sampling = (args.temperature, args.top_k, args.top_p, args.seed)
+    checked_sampling(*sampling)
+    checked_count(args.max_tokens)
+    model = load(args.model, args.precision, args.threads, args.max_context)
+    prompt_ids = _prompt_ids(args, text, model)
+    ids: list[int] = []
+    pieces: list[str] = []
+    stream = model.tokenizer.stream()
+
+    def show(piece: str) -> None:
+        pieces.append(piece)
+        if not args.json:
+            print(piece, end="", flush=True)
+
+    first_token_s = 0.0
+    for token in model.generate_ids(prompt_ids, args.max_tokens, *sampling, stop=not args.no_stop):
+        first_token_s = first_token_s or process_age()
+        ids.append(token)
+        show(stream.push(token))
+    show(stream.flush())
+    figures = {
+        **asdict(model.stats),
+        "prefill_tok_s": model.stats.prefill_tok_s,
+        "decode_tok_s": model.stats.decode_tok_s,
+        "first_token_s": first_token_s,
+        "rss_anon_bytes": rss_anon(),
+        "capacity": model.capacity,
+    }
+    if args.json:
+        print(
+            json.dumps({"prompt_ids": prompt_ids, "ids": ids, "text": "".join(pieces), **figures})
+        )
+        return
+    print(flush=True)
+    if not args.quiet:
+        print(_table(figures, args.verbose), file=sys.stderr)
+
+
+def _table(figures: dict[str, Any], verbose: bool) -> str:
+    """Return the figures of a generation for people; `verbose` adds those of the compiler."""
+
+    def mb(name: str) -> str:
+        value = figures[name]
+        return "unknown" if value is None else f"{value / MB:.1f} MB"
+
+    f = figures
+    rows = [
+        ("prefill", f"{f['prefill_tok_s']:.1f} tok/s ({f['prompt_tokens']} tokens)"),
+        ("decode", f"{f['decode_tok_s']:.1f} tok/s ({f['decode_steps']} steps)"),
+        ("first token", f"{f['first_token_s']:.2f} s after the start of the process"),
+        ("load", f"{f['load_s']:.2f} s, {f['compile_s']:.2f} s of it compiling"),
+        ("memory", f"{mb('rss_anon_bytes')} resident, beside the mapped weights"),
+        ("weights", f"{mb('weight_bytes')}, {mb('weight_bytes_per_step')} read in a step"),
+        ("arena, state", f"{mb('arena_bytes')}, {mb('state_bytes')}"),
+        ("threads", f"{f['threads']}, {f['barriers_per_step']} barriers in a step"),
+        ("kernels", f"{f['kernels']}"),
+    ]
+    if verbose:
+        rows += [
+            ("compilations", f"{f['compilations']}"),
+            ("arena bound", f"{mb('arena_lower_bound_bytes')} is the least that it could be"),
+            ("context", f"{f['prompt_tokens'] + f['new_tokens']} of {f['capacity']} tokens"),
+        ]
+    return "\n".join(f"{name:13} {value}" for name, value in rows)
+
+
+# The process
+
+
+def _run(args: Sequence[str]) -> None:
+    parsed = _parser().parse_args(args)
+    if parsed.version:
+        print(_version())
+    elif parsed.command == "generate":
+        _generate(parsed)
+    elif parsed.command == "inspect":
+        _inspect(parsed)
+    else:
+        raise RlxError("expected a command, generate or inspect (rlx --help lists the options)")
+
+
+def _say(kind: str, message: object) -> None:
+    """Print a message in one line, on stderr."""
+    print(f"rlx: {kind}: {' '.join(str(message).split())}", file=sys.stderr)
+
+
+def _warn(message: Warning | str, *_: object) -> None:
+    _say("warning", message)
+
+
+def _discard_output() -> None:
+    """Let the interpreter write what is left in stdout's buffer, at exit, to nowhere."""
+    with suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def main(args: Sequence[str] | None = None) -> int:
+    """Run with the given arguments, those of the process by default, and return the exit code."""
+    args = list(sys.argv[1:] if args is None else args)
+    try:
+        with warnings.catch_warnings():
+            warnings.showwarning = _warn
+            with suppress(SystemExit):
+                # argparse ends so when it has printed its help.
+                _run(args)
+            print(end="", flush=True)
+        return 0
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:
+        # The reader of our output has left, as `head` does: nothing is wrong.
+        _discard_output()
+        return 1
+    except RlxError as e:
+        if "--debug" in args:
+            raise
+        _say("error", e)
+    except Exception as e:
+        if "--debug" in args:
+            raise
+        _say("error", f"{type(e).__name__}: {e} (--debug shows where)")
+        _discard_output()
+    return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
