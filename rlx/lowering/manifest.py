@@ -79,6 +79,8 @@ class Manifest:
     weights: tuple[Weight, ...]
     states: tuple[tuple[str, int, int], ...]
     """Name, offset and stride of each state."""
+    limits: tuple[tuple[str, int], ...]
+    """Dimensions that must not grow beyond the positions of a state."""
     carries: bool
     """Whether a step's token is the next step's input, so that one call may take several."""
 
@@ -107,6 +109,12 @@ class Manifest:
                     f"got {value}"
                 )
             values[d.name] = value
+        for name, limit in self.limits:
+            if values[name] > limit:
+                raise RlxError(
+                    f"{self.name}: dimension '{name}' is {values[name]}, and the state has room for "
+                    f"{limit} positions"
+                )
         return values
 
     def to_json(self) -> str:
@@ -120,6 +128,7 @@ class Manifest:
             data[side] = tuple(Io(**_tupled(io)) for io in data[side])
         data["weights"] = tuple(Weight(**_tupled(w)) for w in data["weights"])
         data["states"] = tuple((name, offset, stride) for name, offset, stride in data["states"])
+        data["limits"] = tuple((name, limit) for name, limit in data["limits"])
         return Manifest(**data)
 
 
