@@ -17,11 +17,12 @@ from collections.abc import Callable
 import numpy as np
 
 from rlx.lowering.contract import Group, store_panel
-from rlx.lowering.emitter import Function, Module, Value, f32
+from rlx.lowering.emitter import Function, Module
 from rlx.lowering.formats import packed_bytes
 from rlx.lowering.gemm import emit_gemm
 from rlx.lowering.gemv import emit_gemv
 from rlx.lowering.target import Target
+from rlx.lowering.values import Value, f32
 from rlx.runtime import jit
 
 TOTAL = 98 << 20

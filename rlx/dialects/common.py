@@ -337,9 +337,10 @@ def format_of(type_: Attribute) -> str:
 
 
 def spell(type_: Attribute) -> str:
-    """Return a tensor type as people write a shape: `[seq, 576] f32`."""
+    """Return a tensor type as people write a shape: `[seq, 576] f32`, `[64, 576] packed q4_1`."""
     try:
         dims = ", ".join(map(str, dims_of(type_)))
     except VerifyException:
         return str(type_)
-    return f"[{dims}] {format_of(type_)}"
+    packed = "packed " if isinstance(element_of(type_), PackedType) else ""
+    return f"[{dims}] {packed}{format_of(type_)}"

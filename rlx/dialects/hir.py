@@ -104,25 +104,8 @@ class StateOp(IRDLOperation):
 
 
 @irdl_op_definition
-class LinearOp(IRDLOperation):
-    """x @ weight^T: `[rows, k] f32, [n, k] -> [rows, n] f32`. K is the weight's last dimension."""
-
+class LinearOp(ops.Linear):
     name = "hir.linear"
-    input = operand_def(AnyTensor)
-    weight = operand_def(AnyTensor)
-    result = result_def(AnyTensor)
-    traits = traits_def(Pure())
-    assembly_format = (
-        "$input `,` $weight `:` type($input) `,` type($weight) `->` type($result) attr-dict"
-    )
-
-    def __init__(self, input: SSAValue, weight: SSAValue):
-        super().__init__(
-            operands=[input, weight], result_types=[shapes.linear(input.type, weight.type)]
-        )
-
-    def verify_(self) -> None:
-        shapes.expect(self, self.result.type, shapes.linear(self.input.type, self.weight.type))
 
 
 @irdl_op_definition

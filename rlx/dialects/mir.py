@@ -97,25 +97,10 @@ class LoadStateOp(IRDLOperation):
 
 
 @irdl_op_definition
-class MatmulOp(IRDLOperation):
-    """x @ weight^T: `[rows, k] f32, [n, k] packed -> [rows, n] f32`, accumulated in f32."""
+class MatmulOp(ops.Linear):
+    """A product with a packed weight, accumulated in f32."""
 
     name = "mir.matmul"
-    input = operand_def(AnyTensor)
-    weight = operand_def(AnyTensor)
-    result = result_def(AnyTensor)
-    traits = traits_def(Pure())
-    assembly_format = (
-        "$input `,` $weight `:` type($input) `,` type($weight) `->` type($result) attr-dict"
-    )
-
-    def __init__(self, input: SSAValue, weight: SSAValue):
-        super().__init__(
-            operands=[input, weight], result_types=[shapes.linear(input.type, weight.type)]
-        )
-
-    def verify_(self) -> None:
-        shapes.expect(self, self.result.type, shapes.linear(self.input.type, self.weight.type))
 
 
 @irdl_op_definition
@@ -181,23 +166,14 @@ class AppendOp(IRDLOperation):
     def verify_(self) -> None:
         shapes.check_append(self.name, self.input.type, self.result.type)
         shapes.check_append(self.name, self.input.type, self.state.type)
+        shapes.check_state(self.name, self.state.type, self.head_dim.value.data)
 
 
 @irdl_op_definition
-class FirstRowsOp(IRDLOperation):
+class FirstRowsOp(ops.Rows):
     """The positions of a state that are filled: `[capacity, width] -> [keys, width]`, a view."""
 
     name = "mir.first_rows"
-    input = operand_def(AnyTensor)
-    result = result_def(AnyTensor)
-    traits = traits_def(Pure())
-    assembly_format = "$input `:` type($input) `->` type($result) attr-dict"
-
-    def __init__(self, input: SSAValue, result: Attribute):
-        super().__init__(operands=[input], result_types=[result])
-
-    def verify_(self) -> None:
-        shapes.check_some_rows(self.name, self.input.type, self.result.type)
 
 
 @irdl_op_definition

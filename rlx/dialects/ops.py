@@ -185,6 +185,26 @@ class RmsNorm(IRDLOperation, ABC):
         shapes.check_norm(self.name, self.input.type, self.weight.type)
 
 
+class Linear(IRDLOperation, ABC):
+    """x @ weight^T: `[rows, k] f32, [n, k] -> [rows, n] f32`. K is the weight's last dimension."""
+
+    input = operand_def(AnyTensor)
+    weight = operand_def(AnyTensor)
+    result = result_def(AnyTensor)
+    traits = traits_def(Pure())
+    assembly_format = (
+        "$input `,` $weight `:` type($input) `,` type($weight) `->` type($result) attr-dict"
+    )
+
+    def __init__(self, input: SSAValue, weight: SSAValue):
+        super().__init__(
+            operands=[input, weight], result_types=[shapes.linear(input.type, weight.type)]
+        )
+
+    def verify_(self) -> None:
+        shapes.expect(self, self.result.type, shapes.linear(self.input.type, self.weight.type))
+
+
 class RopeTable(IRDLOperation, ABC):
     """
     Cosines and sines of rotary embedding, `[positions, n_rot] f32` each (Su et al., 2021).
@@ -318,8 +338,8 @@ class Binary(IRDLOperation, ABC):
         shapes.check_elementwise(self.name, self.lhs.type)
 
 
-class LastRows(IRDLOperation, ABC):
-    """The last rows of a tensor: `[seq, d] -> [out, d]`, out <= seq."""
+class Rows(IRDLOperation, ABC):
+    """Some rows of a tensor, of its width: `[rows, d] -> [some, d]`."""
 
     input = operand_def(AnyTensor)
     result = result_def(AnyTensor)
@@ -331,6 +351,10 @@ class LastRows(IRDLOperation, ABC):
 
     def verify_(self) -> None:
         shapes.check_some_rows(self.name, self.input.type, self.result.type)
+
+
+class LastRows(Rows, ABC):
+    """The last rows of a tensor: `[seq, d] -> [out, d]`, out <= seq."""
 
 
 class Sample(IRDLOperation, ABC):

@@ -1,8 +1,8 @@
 """
 What compiled code and the runtime agree on: the context of a program, and the words of sampling.
 
-A program exports three functions, named below, that are jobs of a team (`void job(ptr ctx, i64 tid, i64
-threads)`, see `sync.py`). Its context is an array of 8-byte words, at these indices:
+A program exports three functions, named below, that are jobs of a team (`void job(ptr ctx, i64 tid,
+i64 threads)`, see `sync.py`). Its context is an array of 8-byte words, at these indices:
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from rlx.lowering.emitter import Function, Value, i64
+from rlx.lowering.emitter import Function
 from rlx.lowering.kv_cache import LINE, Attention
 from rlx.lowering.online_softmax import (
     Block,
@@ -21,6 +21,7 @@ from rlx.lowering.online_softmax import (
     prepare_row,
     state_bytes,
 )
+from rlx.lowering.values import Value, i64
 
 DECODE_KEYS = 128
 """Keys of a decode work unit."""

@@ -11,11 +11,12 @@ from rlx.dialects import mir
 from rlx.dialects.common import Dim, DimTable, dims_of, spell
 from rlx.errors import RlxError
 from rlx.lowering.contract import store_panel
-from rlx.lowering.emitter import Function, Value, i64
+from rlx.lowering.emitter import Function
 from rlx.lowering.kv_cache import Attention, store_k_panel, store_v_panel
 from rlx.lowering.rope import rotate_interleaved
 from rlx.lowering.rows import VECTOR
 from rlx.lowering.target import PANEL
+from rlx.lowering.values import Value, i64
 from rlx.lowering.vmath import emit_binary, emit_unary
 
 

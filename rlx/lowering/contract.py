@@ -12,9 +12,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rlx.errors import RlxError
-from rlx.lowering.emitter import Function, Index, Value, i64
+from rlx.lowering.emitter import Function
 from rlx.lowering.formats import format_named, packed_bytes
 from rlx.lowering.target import PANEL
+from rlx.lowering.values import Index, Value, i64
 
 
 @dataclass(frozen=True)

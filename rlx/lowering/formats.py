@@ -21,8 +21,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from rlx.errors import RlxError
-from rlx.lowering.emitter import Function, Index, Value, f32, i64, vec
+from rlx.lowering.emitter import Function
 from rlx.lowering.target import PANEL
+from rlx.lowering.values import Index, Value, f32, i64, vec
 
 
 @dataclass(frozen=True)

@@ -18,9 +18,10 @@ from dataclasses import dataclass
 from functools import partial
 
 from rlx.lowering.contract import Group, check, shares
-from rlx.lowering.emitter import Function, Module, Value, i64
+from rlx.lowering.emitter import Function, Module
 from rlx.lowering.formats import FORMATS, block_columns, load_float, panel_bytes, scales_at
 from rlx.lowering.target import PANEL, Target
+from rlx.lowering.values import Value, i64
 
 StoreRow = Callable[[Function, int, Value, Value, list[Value]], None]
 """An epilogue: called with the group, the row and panel (i64), an <16 x float> for each weight."""

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
 from rlx.lowering.contract import Group, check, shares
-from rlx.lowering.emitter import Function, Module, Value, f32, i32, i64
+from rlx.lowering.emitter import Function, Module
 from rlx.lowering.formats import (
     FORMATS,
     Format,
@@ -31,6 +31,7 @@ from rlx.lowering.formats import (
     scales_at,
 )
 from rlx.lowering.target import PANEL, Target
+from rlx.lowering.values import Value, f32, i32, i64
 
 Store = Callable[[Function, int, Value, list[Value]], None]
 """An epilogue: called with the group, the panel (i64) and an <16 x float> for each weight."""

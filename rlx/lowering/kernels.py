@@ -18,7 +18,7 @@ from rlx.lowering.attention import (
 )
 from rlx.lowering.body import Body, Panels, width_of
 from rlx.lowering.contract import Group
-from rlx.lowering.emitter import Function, Module, Value, i64
+from rlx.lowering.emitter import Function, Module
 from rlx.lowering.formats import emit_pack, emit_unpack_row
 from rlx.lowering.gemm import emit_gemm
 from rlx.lowering.gemv import emit_gemv
@@ -27,6 +27,7 @@ from rlx.lowering.rope import emit_rope_table
 from rlx.lowering.rows import emit_rms_norm, load_chunk, row_map, store_chunk
 from rlx.lowering.sampling import emit_sample, sample_scratch_bytes
 from rlx.lowering.target import PANEL
+from rlx.lowering.values import Value, i64
 from rlx.lowering.vmath import emit_binary, emit_unary
 
 ELEMENTWISE = (mir.UnaryOp, mir.BinaryOp)

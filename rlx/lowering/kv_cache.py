@@ -11,8 +11,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from rlx.lowering.emitter import Function, Index, Value, i64
+from rlx.lowering.emitter import Function
 from rlx.lowering.target import PANEL
+from rlx.lowering.values import Index, Value, i64
 
 LINE = 64
 """Bytes of a vector of 16 floats, and of a cache line."""

@@ -112,7 +112,7 @@ class Manifest:
         for name, limit in self.limits:
             if values[name] > limit:
                 raise RlxError(
-                    f"{self.name}: dimension '{name}' is {values[name]}, and the state has room for "
+                    f"{self.name}: dimension '{name}' is {values[name]}, and the state holds "
                     f"{limit} positions"
                 )
         return values

@@ -19,10 +19,11 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from rlx.lowering.emitter import Function, Index, Value, f32, i32, i64
+from rlx.lowering.emitter import Function
 from rlx.lowering.kv_cache import LINE, Attention
 from rlx.lowering.rows import VECTOR
 from rlx.lowering.target import PANEL, Target
+from rlx.lowering.values import Index, Value, f32, i32, i64
 from rlx.lowering.vmath import exp2_softmax
 
 SUM, MAXIMUM, FACTOR = range(3)

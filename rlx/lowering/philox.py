@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rlx.lowering.emitter import Function, Value, f64
+from rlx.lowering.emitter import Function
+from rlx.lowering.values import Value, f64
 
 _MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
 _WEYL = (0x9E3779B9, 0xBB67AE85)

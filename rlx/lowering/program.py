@@ -1,8 +1,8 @@
 """
 A planned program to LLVM IR: its kernels, and the jobs that launch them in order.
 
-Packing fills the weight segment, the prologue what depends on constants, a step runs the steady state
-and the epilogue, several times where the program carries an output on as its next input.
+Packing fills the weight segment, the prologue what depends on constants. A step runs the steady
+state and the epilogue, several times where the program carries an output on as its next input.
 """
 
 from __future__ import annotations
@@ -17,10 +17,11 @@ from rlx.dialects import lir, mir
 from rlx.dialects.common import DimTable, PhaseKind, dims_of
 from rlx.errors import RlxError
 from rlx.lowering import abi
-from rlx.lowering.emitter import Function, Module, Value, i64
+from rlx.lowering.emitter import Function, Module
 from rlx.lowering.kernels import emit_kernel
 from rlx.lowering.sync import emit_barrier
 from rlx.lowering.target import Target
+from rlx.lowering.values import Value, i64
 
 _JOB = [("ptr", "ctx"), ("i64", "tid"), ("i64", "threads")]
 

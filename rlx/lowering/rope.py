@@ -7,8 +7,9 @@ has each twice, that of sines has them as (-sin, +sin).
 
 from __future__ import annotations
 
-from rlx.lowering.emitter import Function, Value, f64
+from rlx.lowering.emitter import Function
 from rlx.lowering.target import PANEL
+from rlx.lowering.values import Value, f64
 
 
 def emit_rope_table(

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from rlx.lowering.emitter import Function, Value, f32, vec
+from rlx.lowering.emitter import Function
 from rlx.lowering.target import PANEL
+from rlx.lowering.values import Value, f32, vec
 
 VECTOR = vec(PANEL, "float")
 """The type of a chunk."""

@@ -24,10 +24,11 @@ import math
 from collections.abc import Callable
 from typing import NamedTuple
 
-from rlx.lowering.emitter import Function, Value, f32, f64, i64
+from rlx.lowering.emitter import Function
 from rlx.lowering.philox import emit_uniform
 from rlx.lowering.rows import VECTOR, fold, load_chunk, row_accumulate, row_reduce, tail_mask
 from rlx.lowering.target import PANEL
+from rlx.lowering.values import Value, f32, f64, i64
 from rlx.lowering.vmath import clamp_low, exp2_softmax
 
 PARAMETERS_BYTES = 32

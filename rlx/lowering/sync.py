@@ -11,7 +11,8 @@ the one that ends it are the same: every thread of the team must reach each of t
 
 from __future__ import annotations
 
-from rlx.lowering.emitter import Function, Module, Value, i32, i64
+from rlx.lowering.emitter import Function, Module
+from rlx.lowering.values import Value, i32, i64
 
 ARRIVED = 0
 """i32: threads that have reached the barrier and wait in it."""

@@ -21,7 +21,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from rlx.lowering.emitter import Function, Value, f32, vec
+from rlx.lowering.emitter import Function
+from rlx.lowering.values import Value, f32, vec
 
 _ROUND = 1.5 * 2.0**23
 """Adding this leaves round-to-nearest(x) in the low bits of the sum, for |x| < 2^22."""

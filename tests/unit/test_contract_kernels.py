@@ -12,7 +12,7 @@ from kernels import Buffer, Kernel, compile_kernel, levels, module_of, nmse
 
 from rlx.errors import RlxError
 from rlx.lowering.contract import Group, shares, store_panel, weight_bytes
-from rlx.lowering.emitter import Function, Value
+from rlx.lowering.emitter import Function
 from rlx.lowering.formats import (
     FORMATS,
     emit_pack,
@@ -24,6 +24,7 @@ from rlx.lowering.formats import (
 from rlx.lowering.gemm import emit_gemm
 from rlx.lowering.gemv import emit_gemv
 from rlx.lowering.target import Target
+from rlx.lowering.values import Value
 from rlx.runtime import jit
 
 LEVELS = levels()

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from kernels import Buffer, Kernel, compile_kernel, levels, module_of, nmse
 
-from rlx.lowering.emitter import Function, Value
+from rlx.lowering.emitter import Function
 from rlx.lowering.rope import emit_rope_table, rotate_interleaved
 from rlx.lowering.rows import (
     VECTOR,
@@ -18,6 +18,7 @@ from rlx.lowering.rows import (
     store_chunk,
 )
 from rlx.lowering.target import Target
+from rlx.lowering.values import Value
 from rlx.lowering.vmath import BINARY, UNARY, clamp_high, emit_binary, emit_unary, exp2_softmax
 from rlx.runtime import jit
 

@@ -16,9 +16,10 @@ import numpy as np
 import pytest
 
 from rlx.errors import RlxError
-from rlx.lowering.emitter import Module, Value, i64
+from rlx.lowering.emitter import Module
 from rlx.lowering.sync import emit_barrier, emit_team
 from rlx.lowering.target import Target, usable_cores
+from rlx.lowering.values import Value, i64
 from rlx.runtime import cache as cache_module
 from rlx.runtime import threads as threads_module
 from rlx.runtime.jit import Engine, assembly, compile_object

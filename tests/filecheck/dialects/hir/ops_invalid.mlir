@@ -100,6 +100,14 @@ hir.weight @w "w" : i32
 
 // -----
 
+// CHECK: :[[# @LINE + 1]]:1: error: Redefinition of symbol "w"
+builtin.module {
+hir.weight @w "w" : tensor<8xf32>
+hir.weight @w "v" : tensor<8xf32>
+}
+
+// -----
+
 // CHECK: :[[# @LINE + 1]]:1: error: state @k: expected numbers for dimensions, got [n, 64] f32
 hir.state @k keys head_dim 16 : tensor<?x64xf32, #hir.dims<n, _>>
 

