@@ -165,6 +165,9 @@ class _Job:
         f.store(token, self._io(carry.to))
         free = list(self.table.free)
         for name, by in carry.advance.items():
+            if name not in free:
+                # Its one value leaves no room for another step.
+                continue
             amount = self.sizes[free.index(by)] if by in free else i64(self.table.upper[by])
             place = free.index(name)
             self._set_word(abi.DIMS + place, f.add(self.sizes[place], amount))

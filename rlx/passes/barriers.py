@@ -7,17 +7,16 @@ last barrier, or writes bytes that one has read. Offsets are known by now, so th
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from xdsl.ir import Block, Operation, SSAValue
 from xdsl.rewriter import InsertPoint, Rewriter
 
-from rlx.dialects import lir
-
-_MEMBER = " of the layer"
-"""How the space of a layer's own member ends: the next layer's is another."""
+from rlx.dialects import lir, mir
+from rlx.dialects.common import PhaseKind
+from rlx.passes.outline import appended
 
 
 class Range(NamedTuple):
@@ -26,6 +25,8 @@ class Range(NamedTuple):
     space: str
     start: int
     end: int
+    layered: bool = False
+    """Whether it is the layer's own member of a family: the next layer's is another."""
 
     def meets(self, other: Range) -> bool:
         return self.space == other.space and self.start < other.end and other.start < self.end
@@ -39,10 +40,10 @@ def range_of(value: SSAValue) -> Range:
             start = op.offset.value.data
             return Range("arena", start, start + op.size.value.data)
         case lir.InputOp() | lir.OutputOp():
-            return Range(f"io {op.io_name.data}", 0, 1)
+            return Range(f"{op.name} {op.io_name.data}", 0, 1)
         case lir.RefOp() | lir.SourceOp():
-            suffix = _MEMBER if op.layer is not None else ""
-            return Range(f"{op.name} {op.symbol.root_reference.data}{suffix}", 0, 1)
+            name = f"{op.name} {op.symbol.root_reference.data}"
+            return Range(name, 0, 1, op.layer is not None)
         case lir.ViewOp():
             return range_of(op.root)
         case _:
@@ -62,8 +63,8 @@ class _Pending:
 
     def of_every_layer(self) -> _Pending:
         """Return what is left for the next layer: its members are not those of this one."""
-        reads = [r for r in self.reads if not r.space.endswith(_MEMBER)]
-        return _Pending(reads, [w for w in self.writes if not w.space.endswith(_MEMBER)])
+        reads = [r for r in self.reads if not r.layered]
+        return _Pending(reads, [w for w in self.writes if not w.layered])
 
     def clear(self) -> None:
         self.reads.clear()
@@ -77,16 +78,56 @@ def _touched(op: lir.LaunchOp, appends: dict[str, set[int]]) -> tuple[list[Range
     return reads, [*(range_of(v) for v in outs), *(reads[i] for i in written)]
 
 
-def insert_barriers(block: Block, appends: dict[str, set[int]]) -> None:
-    """Put barriers into a program; `appends` says which arguments of a kernel are also written."""
-    _insert(block, appends, _Pending())
+def insert_barriers(
+    block: Block, kernels: Sequence[lir.KernelOp], carried: Mapping[str, str]
+) -> None:
+    """
+    Put barriers into a program; `carried` maps inputs to the outputs that they take after a step.
 
-
-def _insert(block: Block, appends: dict[str, set[int]], pending: _Pending) -> None:
+    Packing, prologue and step are jobs of their own: all threads end one before the next begins.
+    """
+    appends = {k.sym_name.data: appended(k.body.block) for k in kernels}
+    pending, job = _Pending(), None
     for op in list(block.ops):
+        launch = next((o for o in op.walk() if isinstance(o, lir.LaunchOp)), None)
+        if launch is None:
+            continue
+        if _job_of(launch) != job:
+            pending.clear()
+        job = _job_of(launch)
+        _insert([op], appends, pending)
+    alone = {k.sym_name.data for k in kernels if isinstance(k.body.block.first_op, mir.SampleOp)}
+    last = [op for op in _since_barrier(block) if op.kernel.root_reference.data not in alone]
+    touched = [_touched(op, appends) for op in last]
+    end = _Pending([r for rs, _ in touched for r in rs], [w for _, ws in touched for w in ws])
+    # The first thread, which alone samples, hands the token on to the next step.
+    reads = [Range(f"{lir.OutputOp.name} {name}", 0, 1) for name in carried.values()]
+    writes = [Range(f"{lir.InputOp.name} {name}", 0, 1) for name in carried]
+    if end.conflicts(reads, writes):
+        block.add_op(lir.BarrierOp())
+
+
+def _job_of(op: lir.LaunchOp) -> str:
+    if any(isinstance(v.owner, lir.SourceOp) for v in op.ins):
+        return "pack"
+    return "prologue" if op.phase.data is PhaseKind.PROLOGUE else "step"
+
+
+def _since_barrier(block: Block) -> Iterator[lir.LaunchOp]:
+    """Give the launches of a block after its last barrier, from the end."""
+    for op in reversed(list(block.ops)):
+        if any(isinstance(inner, lir.BarrierOp) for inner in op.walk()):
+            if isinstance(op, lir.LoopOp):
+                yield from _since_barrier(op.body.block)
+            return
+        yield from (inner for inner in op.walk() if isinstance(inner, lir.LaunchOp))
+
+
+def _insert(ops: Iterable[Operation], appends: dict[str, set[int]], pending: _Pending) -> None:
+    for op in ops:
         if isinstance(op, lir.LoopOp):
             body = op.body.block
-            _insert(body, appends, pending)
+            _insert(list(body.ops), appends, pending)
             if _next_turn_conflicts(body, appends, pending):
                 body.add_op(lir.BarrierOp())
                 pending.clear()
@@ -110,15 +151,3 @@ def _next_turn_conflicts(body: Block, appends: dict[str, set[int]], pending: _Pe
             if trial.conflicts(reads, writes):
                 return True
     return False
-
-
-def count_barriers(ops: Iterable[Operation]) -> int:
-    """Return how many barriers a step of a program passes, loops counted out."""
-    total = 0
-    for op in ops:
-        if isinstance(op, lir.BarrierOp):
-            total += 1
-        elif isinstance(op, lir.LoopOp):
-            turns = op.last.value.data - op.first.value.data
-            total += turns * count_barriers(op.body.block.ops)
-    return total

@@ -37,15 +37,15 @@ class IrError(VerifyException):
 
 def verify(module: ModuleOp) -> None:
     """
-    Check every operation of a module, inner ones first, and where its values are visible.
+    Check where the values of a module are visible, and every operation, inner ones first.
 
     Raises IrError, which names the operation. What xDSL's own `verify` checks is checked here, in
     linear time; on an error that one prints the whole module and does not say which operation.
     """
     from rlx.passes.verify_ssa import check_ssa
 
-    _verify(module)
     check_ssa(module)
+    _verify(module)
 
 
 def _verify(op: Operation) -> None:

@@ -210,12 +210,21 @@ def _effects(ops: Sequence[Operation]) -> list[Operation]:
     ]
 
 
+def _state_of(op: mir.AppendOp) -> Attribute | SSAValue:
+    load = op.state.owner
+    return load.state if isinstance(load, mir.LoadStateOp) else op.state
+
+
 def cannot_group(members: Sequence[Operation]) -> str | None:
     """Return why launches in their order can't be one, whatever they compute; None if they can."""
     if len({op.parent for op in members}) > 1:
         return "they stand in different blocks"
     if len({op.attributes.get(mir.PHASE) for op in members}) > 1:
         return "they run in different phases"
+    # Threads of one launch don't wait for each other: two writes could come in either order.
+    states = [_state_of(op) for m in members for op in parts(m) if isinstance(op, mir.AppendOp)]
+    if len(set(states)) < len(states):
+        return "they append to one state"
     before = order(members)
     return before if isinstance(before, str) else None
 

@@ -31,7 +31,6 @@ from rlx.passes.fuse_common import Fusion, cannot_group, in_order, matmuls, part
 
 _PANEL = 16
 
-
 _ROW_OPERANDS: dict[type[Operation], int] = {
     mir.UnaryOp: 1,
     mir.BinaryOp: 2,
@@ -54,18 +53,12 @@ def _panel_misfit(op: Operation) -> str | None:
     return None
 
 
-def _state_of(op: mir.AppendOp) -> object:
-    state = op.state.owner
-    return state.state if isinstance(state, mir.LoadStateOp) else op.state
-
-
 def can_fuse_epilogue(op: Operation, kernel: Operation) -> str | None:
     """Return why an operation can't end a matmul kernel (or a lone matmul); None when it can."""
     n = _ROW_OPERANDS.get(type(op))
     if n is None:
         return f"{op.name} does not work row by row"
-    inner = parts(kernel)
-    inside = {r for o in inner for r in o.results}
+    inside = {r for o in parts(kernel) for r in o.results}
     rows, wholes = map(source, op.operands[:n]), map(source, op.operands[n:])
     own_rows = inside.intersection(rows)
     if not own_rows:
@@ -74,9 +67,6 @@ def can_fuse_epilogue(op: Operation, kernel: Operation) -> str | None:
         return "it needs the whole of a value that the kernel computes"
     if any(isinstance(v.owner, mir.AppendOp | mir.RmsNormOp) for v in own_rows):
         return "it reads a state, or normalised rows, and not what the matmuls give"
-    appends = [o for o in inner if isinstance(o, mir.AppendOp)]
-    if isinstance(op, mir.AppendOp) and _state_of(op) in map(_state_of, appends):
-        return "the kernel appends to that state already"
     return _panel_misfit(op) or cannot_group([kernel, op])
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import count
 
 from xdsl.dialects.builtin import StringAttr
 from xdsl.ir import Attribute, Block, Operation, OpResult, SSAValue
@@ -41,8 +42,9 @@ class Launch:
 class Kernels:
     """The kernels of a module by their structure."""
 
-    ops: dict[str, lir.KernelOp] = field(default_factory=dict)
-    _names: dict[str, int] = field(default_factory=dict)
+    taken: set[str] = field(default_factory=set[str])
+    """Names of the module's symbols, which no kernel may have, and of the kernels."""
+    ops: dict[str, lir.KernelOp] = field(default_factory=dict[str, lir.KernelOp])
 
     def outline(self, op: Operation) -> Launch:
         """Return a MIR operation as the launch of a kernel, which is made where it is new."""
@@ -69,7 +71,7 @@ class Kernels:
             ins,
             [op.results[i] for i in kept],
             appended(block),
-            _in_place(block),
+            in_place(block),
         )
 
     def named(self, name: str) -> lir.KernelOp:
@@ -86,10 +88,10 @@ class Kernels:
         kernel = lir.KernelOp(stem, block)
         key = str(kernel)
         if key not in self.ops:
-            number = self._names.get(stem, 0)
-            self._names[stem] = number + 1
-            if number:
-                kernel.sym_name = StringAttr(f"{stem}_{number}")
+            numbered = (f"{stem}_{n}" if n else stem for n in count())
+            name = next(name for name in numbered if name not in self.taken)
+            self.taken.add(name)
+            kernel.sym_name = StringAttr(name)
             self.ops[key] = kernel
         return self.ops[key].sym_name.data
 
@@ -128,11 +130,12 @@ def appended(block: Block) -> set[int]:
     return {i for i, a in enumerate(block.args) if a in states}
 
 
-def _in_place(block: Block) -> set[tuple[int, int]]:
+def in_place(block: Block) -> set[tuple[int, int]]:
     """
     Return which results may take the bytes of which arguments.
 
-    An argument qualifies if only element-wise operations read it, and the result depends on it.
+    An argument qualifies if only element-wise operations read it, and each of them leads to the
+    result: one that leads to another result may run after this one is written.
     """
     last = block.last_op
     assert isinstance(last, mir.YieldOp)
@@ -141,16 +144,16 @@ def _in_place(block: Block) -> set[tuple[int, int]]:
         users = {use.operation for use in argument.uses}
         if not users or not all(isinstance(u, ELEMENTWISE) for u in users):
             continue
-        reached = _reached_elementwise(argument)
+        reached = [_reached_elementwise(user.results[0]) for user in users]
         for o, value in enumerate(last.arguments):
-            if value in reached and value.type == argument.type:
+            if value.type == argument.type and all(value in r for r in reached):
                 pairs.add((i, o))
     return pairs
 
 
 def _reached_elementwise(value: SSAValue) -> set[SSAValue]:
-    """Return what element-wise operations make of a value, and of what they make of it."""
-    reached: set[SSAValue] = set()
+    """Return a value, what element-wise operations make of it, and of what they make of it."""
+    reached = {value}
     work = [value]
     while work:
         for use in work.pop().uses:

@@ -14,11 +14,12 @@ from xdsl.passes import ModulePass
 from xdsl.utils.exceptions import VerifyException
 
 from rlx.dialects import hir, lir
-from rlx.dialects.common import DimTable, PhaseKind
+from rlx.dialects.common import DimTable
 from rlx.passes import arena
 from rlx.passes.barriers import insert_barriers
 from rlx.passes.buffers import Buffer, Space
-from rlx.passes.outline import appended
+from rlx.passes.outline import Kernels
+from rlx.passes.program import Program
 from rlx.passes.schedule import Loop, Member, Operand, Schedule, Step, bind_io
 from rlx.passes.segments import ALIGNMENT, Segments, packing
 
@@ -74,15 +75,6 @@ class _Emitter:
         return members[operand]
 
 
-def _in_phases(items: Sequence[Step | Loop]) -> list[Step | Loop]:
-    """Return launches in the order of their phases; within a phase the order stays."""
-
-    def rank(item: Step | Loop) -> int:
-        return 1 if isinstance(item, Loop) else list(PhaseKind).index(item.phase)
-
-    return sorted(items, key=rank)
-
-
 def _place(buffers: Sequence[Buffer], end: int, effort: int) -> arena.Placement:
     """Give every buffer of the arena an offset; what the prologue makes lives to the end."""
     requests = [
@@ -117,11 +109,19 @@ class PlanLirPass(ModulePass):
         functions = {f.sym_name.data: f for f in op.ops if isinstance(f, FuncOp)}
         if "main" not in functions:
             raise VerifyException("plan-lir: expected a function @main, the program")
-        schedule = Schedule(DimTable.of(op), functions)
+        name = op.sym_name.data if op.sym_name is not None else "main"
+        declared = [o.sym_name.data for o in op.ops if isinstance(o, hir.WeightOp | hir.StateOp)]
+        weights = [o for o in op.ops if isinstance(o, hir.WeightOp)]
+        schedule = Schedule(
+            DimTable.of(op),
+            functions,
+            Kernels({name, *declared}),
+            families=frozenset(w.sym_name.data for w in weights if w.is_family),
+        )
         inputs, outputs = bind_io(schedule, functions["main"])
         segments = Segments()
         segments.declare(op, schedule.layers)
-        packs = packing(schedule, [w for w in op.ops if isinstance(w, hir.WeightOp)])
+        packs = packing(schedule, weights)
         placement = _place(schedule.buffers, schedule.time, self.effort)
 
         body = Block()
@@ -131,13 +131,11 @@ class PlanLirPass(ModulePass):
         index = {b: i for i, b in enumerate(schedule.buffers)}
         offsets = {i: placement.offsets.get(index[b], 0) for i, b in enumerate(ordered)}
         emitter.declare(body, ordered, offsets)
-        emitter.emit(body, [*packs, *_in_phases(schedule.items)], None)
+        emitter.emit(body, [*packs, *schedule.items], None)
         kernels = list(schedule.kernels.ops.values())
-        appends = {k.sym_name.data: appended(k.body.block) for k in kernels}
-        insert_barriers(body, appends)
+        insert_barriers(body, kernels, dict(Program(op).pairs(lir.CARRY)))
 
         operations = [*segments.declarations, *kernels]
-        name = op.sym_name.data if op.sym_name is not None else "main"
         program = lir.ProgramOp(
             name,
             arena_size=placement.peak,

@@ -12,7 +12,7 @@ from xdsl.utils.exceptions import VerifyException
 from xdsl.utils.hints import isa
 
 from rlx.dialects import hir, lir, mir, ops
-from rlx.dialects.common import DIMS, DimTable, DimTableAttr, dims_of, spell
+from rlx.dialects.common import DIMS, DimTable, DimTableAttr, PhaseAttr, dims_of, spell
 from rlx.passes.diagnostics import IrError
 
 OpT = TypeVar("OpT", bound=Operation)
@@ -47,6 +47,9 @@ class Program:
     def check(self, op: Operation) -> None:
         """Raise IrError where an operation does not fit the symbols and dimensions."""
         self._check_dims(op)
+        phase = op.attributes.get(mir.PHASE)
+        if not isinstance(phase, PhaseAttr | None):
+            fail(op, f"expected {mir.PHASE} to be a phase, got {phase}")
         match op:
             case ops.LoadWeight():
                 self._check_load_weight(op)

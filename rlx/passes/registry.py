@@ -32,6 +32,7 @@ PASSES: dict[str, Callable[[], type[ModulePass]]] = {
         "hoist-params",
         "derive-phases",
         "plan-lir",
+        "verify-plan",
         "verify-ssa",
         "verify-stage",
     ),

@@ -9,9 +9,10 @@ from xdsl.dialects.builtin import ModuleOp
 from xdsl.ir import Block, Operation
 
 from rlx.dialects import hir, lir, mir
-from rlx.dialects.common import DimTable, PhaseKind, dims_of, format_of
+from rlx.dialects.common import DimTable, PhaseKind, dims_of, format_of, spell
 from rlx.lowering.formats import packed_bytes
 from rlx.passes.buffers import size_of
+from rlx.passes.diagnostics import IrError
 from rlx.passes.schedule import Loop, Member, Schedule, Step
 
 ALIGNMENT = 64
@@ -41,6 +42,8 @@ class Segments:
             return
         type_ = mir.PackOp.packed(op.type)
         dims = [d for d in dims_of(type_) if isinstance(d, int)]
+        if len(dims) not in (1, 2):
+            raise IrError(op, f"plan-lir: expected a vector or a matrix, got {spell(op.type)}")
         format_ = format_of(type_)
         size = _aligned(dims[0] * 4) if len(dims) == 1 else packed_bytes(format_, dims[0], dims[1])
         name, key = op.sym_name.data, op.key.data

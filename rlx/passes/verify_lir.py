@@ -64,7 +64,8 @@ def _check_member(program: Program, op: lir.RefOp | lir.SourceOp) -> None:
         fail(op, f"@{name} is declared as {spell(found.type)}, got {spell(op.result.type)}")
     layers = range(found.first.value.data, found.last.value.data)
     if op.layer is None:
-        if len(layers) != 1:
+        # Outside a loop a state is that of layer 0.
+        if len(layers) != 1 and not (isinstance(found, lir.StateOp) and layers.start == 0):
             fail(op, f"@{name} has {len(layers)} members: expected a layer")
         return
     assert isinstance(op.layer, BlockArgument)

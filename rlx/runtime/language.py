@@ -192,12 +192,12 @@ class LanguageModel:
         A single token goes through the decode program, several through prefill. Raises RlxError as
         `logits` does.
         """
-        if restart:
-            self._past = 0
-        ids = self._checked_ids(token_ids, self._past)
-        result = np.empty((len(ids), self.vocab), np.float32)
         self._acquire()
         try:
+            past = 0 if restart else self._past
+            ids = self._checked_ids(token_ids, past)
+            result = np.empty((len(ids), self.vocab), np.float32)
+            self._past = past
             self._set_sampling(Sampling())
             if len(ids) == 1:
                 self._decode.bind_output("logits", result)

@@ -80,7 +80,7 @@ def _add_model(parser: argparse.ArgumentParser) -> None:
 def _add_generate(parser: argparse.ArgumentParser) -> None:
     parser.description = (
         "Streams the answer to stdout and prints figures to stderr. Rates are over the time inside "
-        "compiled code, sampling included."
+        "compiled code, sampling included; the first token's time is since the process started."
     )
     _add_model(parser)
     add = parser.add_argument
@@ -160,17 +160,17 @@ def _prompt_ids(args: argparse.Namespace, text: str | None, model: LanguageModel
 def _generate(args: argparse.Namespace) -> None:
     # What can be wrong without the model comes before loading it, which may take seconds.
     text = _prompt_text(args)
-    from dataclasses import asdict
-
     from rlx.driver import load
     from rlx.runtime.language import checked_count, checked_sampling
-    from rlx.runtime.memory import rss_anon
 
     sampling = (args.temperature, args.top_k, args.top_p, args.seed)
     checked_sampling(*sampling)
     checked_count(args.max_tokens)
     model = load(args.model, args.precision, args.threads, args.max_context)
     prompt_ids = _prompt_ids(args, text, model)
+    # An answer may have characters that the terminal's encoding has not.
+    if reconfigure := getattr(sys.stdout, "reconfigure", None):
+        reconfigure(errors="replace")
     ids: list[int] = []
     pieces: list[str] = []
     stream = model.tokenizer.stream()
@@ -186,14 +186,7 @@ def _generate(args: argparse.Namespace) -> None:
         ids.append(token)
         show(stream.push(token))
     show(stream.flush())
-    figures = {
-        **asdict(model.stats),
-        "prefill_tok_s": model.stats.prefill_tok_s,
-        "decode_tok_s": model.stats.decode_tok_s,
-        "first_token_s": first_token_s,
-        "rss_anon_bytes": rss_anon(),
-        "capacity": model.capacity,
-    }
+    figures = _figures(model, first_token_s)
     if args.json:
         print(
             json.dumps({"prompt_ids": prompt_ids, "ids": ids, "text": "".join(pieces), **figures})
@@ -202,6 +195,22 @@ def _generate(args: argparse.Namespace) -> None:
     print(flush=True)
     if not args.quiet:
         print(_table(figures, args.verbose), file=sys.stderr)
+
+
+def _figures(model: LanguageModel, first_token_s: float) -> dict[str, Any]:
+    """Return the figures of the last generation by name: bytes, seconds, tokens per second."""
+    from dataclasses import asdict
+
+    from rlx.runtime.memory import rss_anon
+
+    return {
+        **asdict(model.stats),
+        "prefill_tok_s": model.stats.prefill_tok_s,
+        "decode_tok_s": model.stats.decode_tok_s,
+        "first_token_s": first_token_s,
+        "rss_anon_bytes": rss_anon(),
+        "capacity": model.capacity,
+    }
 
 
 def _table(figures: dict[str, Any], verbose: bool) -> str:
@@ -256,6 +265,15 @@ def _warn(message: Warning | str, *_: object) -> None:
     _say("warning", message)
 
 
+def _explained(error: Exception) -> str:
+    """Return what to tell of an error: an RlxError's text says all that a user needs."""
+    if isinstance(error, RlxError):
+        return str(error)
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror if error.filename is None else f"{error.filename}: {error.strerror}"
+    return f"{type(error).__name__}: {error} (--debug shows where)"
+
+
 def _discard_output() -> None:
     """Let the interpreter write what is left in stdout's buffer, at exit, to nowhere."""
     with suppress(OSError, ValueError):
@@ -279,15 +297,13 @@ def main(args: Sequence[str] | None = None) -> int:
         # The reader of our output has left, as `head` does: nothing is wrong.
         _discard_output()
         return 1
-    except RlxError as e:
-        if "--debug" in args:
-            raise
-        _say("error", e)
     except Exception as e:
         if "--debug" in args:
             raise
-        _say("error", f"{type(e).__name__}: {e} (--debug shows where)")
-        _discard_output()
+        _say("error", _explained(e))
+        if isinstance(e, OSError):
+            # A full disk, mostly.
+            _discard_output()
     return 1
 
 

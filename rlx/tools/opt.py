@@ -12,9 +12,13 @@ from collections.abc import Sequence
 
 def version() -> str:
     """Return the versions of rlx and of the xDSL that it stands on."""
-    from importlib.metadata import version
+    from importlib.metadata import PackageNotFoundError, version
 
-    return f"rlx-opt {version('rlx')} (xdsl {version('xdsl')})"
+    try:
+        own = version("rlx")
+    except PackageNotFoundError:
+        own = "not installed"
+    return f"rlx-opt {own} (xdsl {version('xdsl')})"
 
 
 def main(args: Sequence[str] | None = None) -> int:

@@ -12,8 +12,11 @@ from xdsl.dialects.builtin import UNKNOWN_LOC, FileLineColLoc, IntAttr, ModuleOp
 from xdsl.ir import Operation, TypeAttribute
 from xdsl.parser import Parser
 from xdsl.utils.exceptions import ParseError
+from xdsl.utils.lexer import Token
+from xdsl.utils.mlir_lexer import MLIRTokenKind
 
 from rlx.errors import RlxError
+from rlx.passes.diagnostics import IrError
 
 MAX_WIDTH = 2**24 - 1
 """Bits of the widest integer type, as in MLIR."""
@@ -45,11 +48,13 @@ def parse(
     try:
         parser = _Parser(ctx, source)
         return parser.parse_module(implicit_module)
+    except IrError as e:
+        raise SourceError(e.report(name)) from e
     except ParseError as e:
         raise SourceError(source.describe(e.span.start, e.msg)) from e
     except Exception as e:
         # xDSL lets errors of attributes through, and of numbers that Python refuses to convert.
-        position = parser.pos if parser is not None else 0
+        position = parser.last if parser is not None else 0
         message = "nested too deeply" if isinstance(e, RecursionError) else str(e)
         raise SourceError(source.describe(position, message or type(e).__name__)) from e
 
@@ -86,6 +91,25 @@ class _Parser(Parser):
         super().__init__(ctx, source.text, source.name)
         self._source = source
         self._file = StringAttr(source.name)
+        self.last = 0
+        """Where the token begins that was read last."""
+
+    def parse_module(self, allow_implicit_module: bool = True) -> ModuleOp:
+        try:
+            return super().parse_module(allow_implicit_module)
+        except ParseError as e:
+            if not e.msg.startswith("values used but not defined"):
+                raise
+            # Found at the end of the text: say where the first use is.
+            name, values = next(iter(self.forward_ssa_references.items()))
+            user = next(use.operation for value in values.values() for use in value.uses)
+            raise IrError(user, f"{user.name} uses %{name}, which is not defined there") from e
+
+    def _consume_token(
+        self, expected_kind: MLIRTokenKind | None = None
+    ) -> Token[MLIRTokenKind, str]:
+        self.last = self._current_token.span.start
+        return super()._consume_token(expected_kind)
 
     def parse_operation(self) -> Operation:
         start = self._current_token.span.start

@@ -120,7 +120,7 @@ builtin.module @m attributes {{
       -> (tensor<1xi32> {{rlx.name = "id"}}, tensor<1x40xf32> {{rlx.name = "logits"}}) {{
     %table = hir.load_weight @embd : tensor<40x64xf32>
     %x = hir.embedding %ids, %table : {ids}, tensor<40x64xf32> -> {x}
-    %cos, %sin = hir.rope_table base 1.0e+04 : {table}, {table}
+    %cos, %sin = hir.rope_table base 10000.0 : {table}, {table}
     %y = hir.repeat @layer(%x, %cos, %sin) layers 0 to 2 : ({x}, {table}, {table}) -> {x}
     {cast}
     %g = hir.load_weight @norm : tensor<64xf32>
@@ -308,7 +308,7 @@ builtin.module attributes {{
     %l1 = mir.load_weight @w1 : {FLAT}
     %w0 = mir.pack %l0 : {FLAT} -> {PACKED}
     %w1 = mir.pack %l1 : {FLAT} -> {PACKED}
-    %cos, %sin = mir.rope_table base 1.0e+04 : tensor<16x16xf32>, tensor<16x16xf32>
+    %cos, %sin = mir.rope_table base 10000.0 : tensor<16x16xf32>, tensor<16x16xf32>
     {chr(10).join(self.lines)}
     func.return {", ".join("%" + r for r in results)} : {", ".join([self.x] * len(results))}
   }}

@@ -55,7 +55,7 @@ builtin.module {
   // CHECK-NEXT:   %e = mir.embedding %ids, %p : tensor<1xi32>, tensor<64x32x!hir.packed<f32>> -> tensor<1x32xf32> {phase = #mir<phase steady_state>}
   // CHECK-NEXT:   %y = mir.repeat @layer(%e) layers 0 to 2 : (tensor<1x32xf32>) -> tensor<1x32xf32> {phase = #mir<phase steady_state>}
   // CHECK-NEXT:   %g = mir.load_weight @g : tensor<32xf32> {phase = #mir<phase prologue>}
-  // CHECK-NEXT:   %n = mir.rms_norm %y, %g eps 1.000000e-05 : tensor<1x32xf32>, tensor<32xf32> {phase = #mir<phase steady_state>}
+  // CHECK-NEXT:   %n = mir.rms_norm %y, %g eps 1.0e-05 : tensor<1x32xf32>, tensor<32xf32> {phase = #mir<phase steady_state>}
   // CHECK-NEXT:   %logits = mir.matmul %n, %p : tensor<1x32xf32>, tensor<64x32x!hir.packed<f32>> -> tensor<1x64xf32> {phase = #mir<phase steady_state>}
   // CHECK-NEXT:   %scaled = mir.unary tanh %logits : tensor<1x64xf32> {phase = #mir<phase epilogue>}
   // CHECK-NEXT:   %id = mir.sample %scaled, %params : tensor<1x64xf32>, tensor<8xi32> -> tensor<1xi32> {phase = #mir<phase epilogue>}

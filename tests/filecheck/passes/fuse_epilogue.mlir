@@ -2,6 +2,7 @@
 
 builtin.module attributes {rlx.dims = #hir.dim_table<seq = 1 to 512, past = 0 to 2048, keys = past + seq>} {
   hir.state @keys keys head_dim 16 : tensor<2560x32xf32>
+  hir.state @values values head_dim 16 : tensor<2560x32xf32>
 
   // rope, then append, then the residual of another matmul; the view of the state is a result.
   func.func private @layer(%x: tensor<?x32xf32, #hir.dims<seq, _>>, %w: tensor<32x32x!hir.packed<f32>>, %cos: tensor<2560x16xf32>, %sin: tensor<2560x16xf32>) -> tensor<?x32xf32, #hir.dims<seq, _>> {
@@ -22,7 +23,7 @@ builtin.module attributes {rlx.dims = #hir.dim_table<seq = 1 to 512, past = 0 to
   // CHECK-NEXT:     %s_1 = mir.append %r to %state keys head_dim 16 start "past" : tensor<?x32xf32, #hir.dims<seq, _>>, tensor<2560x32xf32> -> tensor<?x32xf32, #hir.dims<keys, _>>
   // CHECK-NEXT:     mir.yield %s_1 : tensor<?x32xf32, #hir.dims<keys, _>>
   // CHECK-NEXT:   }
-  // CHECK-NEXT:   %a = mir.attention %x, %s, %s head_dim 16 scale 2.500000e-01 : tensor<?x32xf32, #hir.dims<seq, _>>, tensor<?x32xf32, #hir.dims<keys, _>>
+  // CHECK-NEXT:   %a = mir.attention %x, %s, %s head_dim 16 scale 0.25 : tensor<?x32xf32, #hir.dims<seq, _>>, tensor<?x32xf32, #hir.dims<keys, _>>
   // CHECK-NEXT:   %y = mir.kernel -> (tensor<?x32xf32, #hir.dims<seq, _>>) {
   // CHECK-NEXT:     %o = mir.matmul %a, %w : tensor<?x32xf32, #hir.dims<seq, _>>, tensor<32x32x!hir.packed<f32>> -> tensor<?x32xf32, #hir.dims<seq, _>>
   // CHECK-NEXT:     %y_1 = mir.binary add %x, %o : tensor<?x32xf32, #hir.dims<seq, _>>
@@ -30,12 +31,12 @@ builtin.module attributes {rlx.dims = #hir.dim_table<seq = 1 to 512, past = 0 to
   // CHECK-NEXT:   }
   // CHECK-NEXT:   func.return %y : tensor<?x32xf32, #hir.dims<seq, _>>
   func.func @main(%x: tensor<?x32xf32, #hir.dims<seq, _>>, %w: tensor<32x32x!hir.packed<f32>>) -> tensor<?x32xf32, #hir.dims<seq, _>> {
-    %cos, %sin = mir.rope_table base 1.0e+04 : tensor<2560x16xf32>, tensor<2560x16xf32>
+    %cos, %sin = mir.rope_table base 10000.0 : tensor<2560x16xf32>, tensor<2560x16xf32>
     %y = mir.repeat @layer(%x, %w, %cos, %sin) layers 0 to 2 : (tensor<?x32xf32, #hir.dims<seq, _>>, tensor<32x32x!hir.packed<f32>>, tensor<2560x16xf32>, tensor<2560x16xf32>) -> tensor<?x32xf32, #hir.dims<seq, _>>
     func.return %y : tensor<?x32xf32, #hir.dims<seq, _>>
   }
   // CHECK-LABEL: func.func @main(
-  // CHECK-NEXT:   %cos, %sin = mir.rope_table base 1.000000e+04 : tensor<2560x16xf32>, tensor<2560x16xf32>
+  // CHECK-NEXT:   %cos, %sin = mir.rope_table base 10000.0 : tensor<2560x16xf32>, tensor<2560x16xf32>
   // CHECK-NEXT:   %y = mir.repeat @layer(%x, %w, %cos, %sin) layers 0 to 2 : (tensor<?x32xf32, #hir.dims<seq, _>>, tensor<32x32x!hir.packed<f32>>, tensor<2560x16xf32>, tensor<2560x16xf32>) -> tensor<?x32xf32, #hir.dims<seq, _>>
   // CHECK-NEXT:   func.return %y : tensor<?x32xf32, #hir.dims<seq, _>>
 
@@ -99,7 +100,7 @@ builtin.module attributes {rlx.dims = #hir.dim_table<seq = 1 to 512, past = 0 to
   }
   // CHECK-LABEL: func.func private @cycle(
   // CHECK-NEXT:   %y = mir.matmul %x, %w : tensor<4x32xf32>, tensor<32x32x!hir.packed<f32>> -> tensor<4x32xf32>
-  // CHECK-NEXT:   %n = mir.rms_norm %y, %g eps 1.000000e-05 : tensor<4x32xf32>, tensor<32xf32>
+  // CHECK-NEXT:   %n = mir.rms_norm %y, %g eps 1.0e-05 : tensor<4x32xf32>, tensor<32xf32>
   // CHECK-NEXT:   %s = mir.binary add %y, %n : tensor<4x32xf32>
   // CHECK-NEXT:   func.return %s : tensor<4x32xf32>
 
@@ -124,7 +125,8 @@ builtin.module attributes {rlx.dims = #hir.dim_table<seq = 1 to 512, past = 0 to
     %s = mir.append %y to %state keys head_dim 16 start "past" : tensor<4x32xf32>, tensor<2560x32xf32> -> tensor<?x32xf32, #hir.dims<keys, _>>
     %a = mir.attention %y, %view, %view head_dim 16 scale 0.25 : tensor<4x32xf32>, tensor<?x32xf32, #hir.dims<keys, _>>
     %e = mir.unary exp %y : tensor<4x32xf32>
-    %t = mir.append %y to %view values head_dim 16 start "past" : tensor<4x32xf32>, tensor<?x32xf32, #hir.dims<keys, _>> -> tensor<?x32xf32, #hir.dims<keys, _>>
+    %other = mir.load_state @values : tensor<2560x32xf32>
+    %t = mir.append %y to %other values head_dim 16 start "past" : tensor<4x32xf32>, tensor<2560x32xf32> -> tensor<?x32xf32, #hir.dims<keys, _>>
     func.return %a, %e : tensor<4x32xf32>, tensor<4x32xf32>
   }
   // CHECK-LABEL: func.func private @effects(
@@ -135,8 +137,9 @@ builtin.module attributes {rlx.dims = #hir.dim_table<seq = 1 to 512, past = 0 to
   // CHECK-NEXT:     %e_1 = mir.unary exp %y_1 : tensor<4x32xf32>
   // CHECK-NEXT:     mir.yield %y_1, %e_1 : tensor<4x32xf32>, tensor<4x32xf32>
   // CHECK-NEXT:   }
-  // CHECK-NEXT:   %a = mir.attention %y, %view, %view head_dim 16 scale 2.500000e-01 : tensor<4x32xf32>, tensor<?x32xf32, #hir.dims<keys, _>>
-  // CHECK-NEXT:   %t = mir.append %y to %view values head_dim 16 start "past" : tensor<4x32xf32>, tensor<?x32xf32, #hir.dims<keys, _>> -> tensor<?x32xf32, #hir.dims<keys, _>>
+  // CHECK-NEXT:   %a = mir.attention %y, %view, %view head_dim 16 scale 0.25 : tensor<4x32xf32>, tensor<?x32xf32, #hir.dims<keys, _>>
+  // CHECK-NEXT:   %other = mir.load_state @values : tensor<2560x32xf32>
+  // CHECK-NEXT:   %t = mir.append %y to %other values head_dim 16 start "past" : tensor<4x32xf32>, tensor<2560x32xf32> -> tensor<?x32xf32, #hir.dims<keys, _>>
   // CHECK-NEXT:   func.return %a, %e : tensor<4x32xf32>, tensor<4x32xf32>
 
   // Refused: a second append to one state, which threads could do in either order.
@@ -171,7 +174,7 @@ builtin.module attributes {rlx.dims = #hir.dim_table<seq = 1 to 512, past = 0 to
     func.return %a, %s : tensor<4x32xf32>, tensor<?x32xf32, #hir.dims<keys, _>>
   }
   // CHECK-LABEL: func.func private @sinks(
-  // CHECK-NEXT:   %a = mir.attention %x, %view, %view head_dim 16 scale 2.500000e-01 : tensor<4x32xf32>, tensor<?x32xf32, #hir.dims<keys, _>>
+  // CHECK-NEXT:   %a = mir.attention %x, %view, %view head_dim 16 scale 0.25 : tensor<4x32xf32>, tensor<?x32xf32, #hir.dims<keys, _>>
   // CHECK-NEXT:   %state = mir.load_state @keys : tensor<2560x32xf32>
   // CHECK-NEXT:   %s = mir.kernel -> (tensor<?x32xf32, #hir.dims<keys, _>>) {
   // CHECK-NEXT:     %y = mir.matmul %x, %w : tensor<4x32xf32>, tensor<32x32x!hir.packed<f32>> -> tensor<4x32xf32>

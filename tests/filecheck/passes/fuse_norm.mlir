@@ -14,7 +14,7 @@ builtin.module attributes {rlx.dims = #hir.dim_table<seq = 1 to 512>} {
   }
   // CHECK-LABEL: func.func private @layer(
   // CHECK-NEXT:   %s = mir.kernel -> (tensor<1x32xf32>) {
-  // CHECK-NEXT:     %n = mir.rms_norm %x, %g eps 1.000000e-05 : tensor<1x32xf32>, tensor<32xf32>
+  // CHECK-NEXT:     %n = mir.rms_norm %x, %g eps 1.0e-05 : tensor<1x32xf32>, tensor<32xf32>
   // CHECK-NEXT:     %a = mir.matmul %n, %w : tensor<1x32xf32>, tensor<32x32x!hir.packed<f32>> -> tensor<1x32xf32>
   // CHECK-NEXT:     %b = mir.matmul %n, %w : tensor<1x32xf32>, tensor<32x32x!hir.packed<f32>> -> tensor<1x32xf32>
   // CHECK-NEXT:     %s_1 = mir.binary mul %a, %b : tensor<1x32xf32>
@@ -30,7 +30,7 @@ builtin.module attributes {rlx.dims = #hir.dim_table<seq = 1 to 512>} {
   // CHECK-LABEL: func.func @main(
   // CHECK-NEXT:   %y = mir.repeat @layer(%x, %w, %g) layers 0 to 2 : (tensor<1x32xf32>, tensor<32x32x!hir.packed<f32>>, tensor<32xf32>) -> tensor<1x32xf32>
   // CHECK-NEXT:   %z = mir.kernel -> (tensor<1x32xf32>) {
-  // CHECK-NEXT:     %n = mir.rms_norm %y, %g eps 1.000000e-05 : tensor<1x32xf32>, tensor<32xf32>
+  // CHECK-NEXT:     %n = mir.rms_norm %y, %g eps 1.0e-05 : tensor<1x32xf32>, tensor<32xf32>
   // CHECK-NEXT:     %z_1 = mir.matmul %n, %w : tensor<1x32xf32>, tensor<32x32x!hir.packed<f32>> -> tensor<1x32xf32>
   // CHECK-NEXT:     mir.yield %z_1 : tensor<1x32xf32>
   // CHECK-NEXT:   }
@@ -45,9 +45,9 @@ builtin.module attributes {rlx.dims = #hir.dim_table<seq = 1 to 512>} {
     func.return %a, %b : tensor<2x32xf32>, tensor<?x32xf32, #hir.dims<seq, _>>
   }
   // CHECK-LABEL: func.func private @rows(
-  // CHECK-NEXT:   %n = mir.rms_norm %x, %g eps 1.000000e-05 : tensor<2x32xf32>, tensor<32xf32>
+  // CHECK-NEXT:   %n = mir.rms_norm %x, %g eps 1.0e-05 : tensor<2x32xf32>, tensor<32xf32>
   // CHECK-NEXT:   %a = mir.matmul %n, %w : tensor<2x32xf32>, tensor<32x32x!hir.packed<f32>> -> tensor<2x32xf32>
-  // CHECK-NEXT:   %m = mir.rms_norm %z, %g eps 1.000000e-05 : tensor<?x32xf32, #hir.dims<seq, _>>, tensor<32xf32>
+  // CHECK-NEXT:   %m = mir.rms_norm %z, %g eps 1.0e-05 : tensor<?x32xf32, #hir.dims<seq, _>>, tensor<32xf32>
   // CHECK-NEXT:   %b = mir.matmul %m, %w : tensor<?x32xf32, #hir.dims<seq, _>>, tensor<32x32x!hir.packed<f32>> -> tensor<?x32xf32, #hir.dims<seq, _>>
   // CHECK-NEXT:   func.return %a, %b : tensor<2x32xf32>, tensor<?x32xf32, #hir.dims<seq, _>>
 
@@ -62,10 +62,10 @@ builtin.module attributes {rlx.dims = #hir.dim_table<seq = 1 to 512>} {
     func.return %m, %a, %d : tensor<1x32xf32>, tensor<1x32xf32>, tensor<1x32xf32>
   }
   // CHECK-LABEL: func.func private @readers(
-  // CHECK-NEXT:   %n = mir.rms_norm %x, %g eps 1.000000e-05 : tensor<1x32xf32>, tensor<32xf32>
+  // CHECK-NEXT:   %n = mir.rms_norm %x, %g eps 1.0e-05 : tensor<1x32xf32>, tensor<32xf32>
   // CHECK-NEXT:   %a = mir.matmul %n, %w : tensor<1x32xf32>, tensor<32x32x!hir.packed<f32>> -> tensor<1x32xf32>
   // CHECK-NEXT:   %b = mir.unary exp %n : tensor<1x32xf32>
-  // CHECK-NEXT:   %m = mir.rms_norm %x, %g eps 1.000000e-06 : tensor<1x32xf32>, tensor<32xf32>
+  // CHECK-NEXT:   %m = mir.rms_norm %x, %g eps 1.0e-06 : tensor<1x32xf32>, tensor<32xf32>
   // CHECK-NEXT:   %c = mir.matmul %m, %w : tensor<1x32xf32>, tensor<32x32x!hir.packed<f32>> -> tensor<1x32xf32>
   // CHECK-NEXT:   %d = mir.binary add %b, %c : tensor<1x32xf32>
   // CHECK-NEXT:   func.return %m, %a, %d : tensor<1x32xf32>, tensor<1x32xf32>, tensor<1x32xf32>
@@ -81,7 +81,7 @@ builtin.module attributes {rlx.dims = #hir.dim_table<seq = 1 to 512>} {
     func.return %y : tensor<1x32xf32>
   }
   // CHECK-LABEL: func.func private @residual(
-  // CHECK-NEXT:   %n = mir.rms_norm %x, %g eps 1.000000e-05 : tensor<1x32xf32>, tensor<32xf32>
+  // CHECK-NEXT:   %n = mir.rms_norm %x, %g eps 1.0e-05 : tensor<1x32xf32>, tensor<32xf32>
   // CHECK-NEXT:   %y = mir.kernel -> (tensor<1x32xf32>) {
   // CHECK-NEXT:     %a = mir.matmul %n, %w : tensor<1x32xf32>, tensor<32x32x!hir.packed<f32>> -> tensor<1x32xf32>
   // CHECK-NEXT:     %s = mir.binary add %n, %a : tensor<1x32xf32>

@@ -24,7 +24,7 @@ builtin.module attributes {rlx.dims = #hir.dim_table<seq = 1 to 512, past = 0 to
   // CHECK-NEXT:     %k_1 = mir.matmul %x, %pk : tensor<?x64xf32, #hir.dims<seq, _>>, tensor<64x64x!hir.packed<q4_1>> -> tensor<?x64xf32, #hir.dims<seq, _>>
   // CHECK-NEXT:     mir.yield %q_1, %k_1 : tensor<?x64xf32, #hir.dims<seq, _>>, tensor<?x64xf32, #hir.dims<seq, _>>
   // CHECK-NEXT:   }
-  // CHECK-NEXT:   %a = mir.attention %q, %k, %k head_dim 16 scale 2.500000e-01 : tensor<?x64xf32, #hir.dims<seq, _>>, tensor<?x64xf32, #hir.dims<seq, _>>
+  // CHECK-NEXT:   %a = mir.attention %q, %k, %k head_dim 16 scale 0.25 : tensor<?x64xf32, #hir.dims<seq, _>>, tensor<?x64xf32, #hir.dims<seq, _>>
   // CHECK-NEXT:   %o = mir.matmul %a, %pq : tensor<?x64xf32, #hir.dims<seq, _>>, tensor<64x64x!hir.packed<f32>> -> tensor<?x64xf32, #hir.dims<seq, _>>
   // CHECK-NEXT:   func.return %o : tensor<?x64xf32, #hir.dims<seq, _>>
   func.func @main(%x: tensor<?x64xf32, #hir.dims<seq, _>>) -> tensor<?x64xf32, #hir.dims<seq, _>> {

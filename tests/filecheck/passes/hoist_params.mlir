@@ -30,7 +30,7 @@ builtin.module {
     %t = mir.load_weight @table : tensor<64x32xf32>
     %p = mir.pack %t : tensor<64x32xf32> -> tensor<64x32x!hir.packed<f32>>
     %e = mir.embedding %ids, %p : tensor<1xi32>, tensor<64x32x!hir.packed<f32>> -> tensor<1x32xf32>
-    %cos, %sin = mir.rope_table base 1.0e+04 : tensor<256x16xf32>, tensor<256x16xf32>
+    %cos, %sin = mir.rope_table base 10000.0 : tensor<256x16xf32>, tensor<256x16xf32>
     %y = mir.repeat @layer(%e, %cos, %sin) layers 0 to 2 : (tensor<1x32xf32>, tensor<256x16xf32>, tensor<256x16xf32>) -> tensor<1x32xf32>
     %u = mir.load_weight @table : tensor<64x32xf32>
     %q = mir.pack %u : tensor<64x32xf32> -> tensor<64x32x!hir.packed<f32>>
@@ -46,7 +46,7 @@ builtin.module {
   // CHECK-NEXT:   %t = mir.load_weight @table : tensor<64x32xf32> {phase = #mir<phase prologue>}
   // CHECK-NEXT:   %p = mir.pack %t : tensor<64x32xf32> -> tensor<64x32x!hir.packed<f32>> {phase = #mir<phase prologue>}
   // CHECK-NEXT:   %e = mir.embedding %ids, %p : tensor<1xi32>, tensor<64x32x!hir.packed<f32>> -> tensor<1x32xf32>
-  // CHECK-NEXT:   %cos, %sin = mir.rope_table base 1.000000e+04 : tensor<256x16xf32>, tensor<256x16xf32> {phase = #mir<phase prologue>}
+  // CHECK-NEXT:   %cos, %sin = mir.rope_table base 10000.0 : tensor<256x16xf32>, tensor<256x16xf32> {phase = #mir<phase prologue>}
   // CHECK-NEXT:   %y = mir.repeat @layer(%e, %cos, %sin) layers 0 to 2 : (tensor<1x32xf32>, tensor<256x16xf32>, tensor<256x16xf32>) -> tensor<1x32xf32>
   // CHECK-NEXT:   %logits = mir.matmul %y, %p : tensor<1x32xf32>, tensor<64x32x!hir.packed<f32>> -> tensor<1x64xf32>
   // CHECK-NEXT:   %a = mir.unary exp %t : tensor<64x32xf32> {phase = #mir<phase prologue>}

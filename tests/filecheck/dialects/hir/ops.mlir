@@ -12,7 +12,7 @@ builtin.module @ops attributes {rlx.dims = #hir.dim_table<batch = 2, seq = 1 to 
   hir.state @v_cache values head_dim 16 : tensor<2560x32xf32>
   func.func private @layer(%x: tensor<?x64xf32, #hir.dims<seq, _>>, %cos: tensor<2560x8xf32>, %sin: tensor<2560x8xf32>) -> tensor<?x64xf32, #hir.dims<seq, _>> {
     %norm = hir.load_weight @norm : tensor<64xf32>
-    %h = hir.rms_norm %x, %norm eps 1.000000e-05 : tensor<?x64xf32, #hir.dims<seq, _>>, tensor<64xf32>
+    %h = hir.rms_norm %x, %norm eps 1.0e-05 : tensor<?x64xf32, #hir.dims<seq, _>>, tensor<64xf32>
     %up = hir.load_weight @up : tensor<96x64x!hir.q<q4_1>>
     %gate = hir.load_weight @gate : tensor<96x64x!hir.q<q4_1>>
     %down = hir.load_weight @down : tensor<64x96xbf16>
@@ -28,13 +28,13 @@ builtin.module @ops attributes {rlx.dims = #hir.dim_table<batch = 2, seq = 1 to 
   func.func private @cache(%x: tensor<?x64xf32, #hir.dims<seq, _>>, %k: tensor<?x32xf32, #hir.dims<seq, _>>) -> tensor<?x64xf32, #hir.dims<seq, _>> {
     %ks = hir.append %k to @k_cache start "past" : tensor<?x32xf32, #hir.dims<seq, _>> -> tensor<?x32xf32, #hir.dims<keys, _>>
     %vs = hir.append %k to @v_cache start "past" : tensor<?x32xf32, #hir.dims<seq, _>> -> tensor<?x32xf32, #hir.dims<keys, _>>
-    %a = hir.attention %x, %ks, %vs head_dim 16 scale 2.500000e-01 : tensor<?x64xf32, #hir.dims<seq, _>>, tensor<?x32xf32, #hir.dims<keys, _>>
+    %a = hir.attention %x, %ks, %vs head_dim 16 scale 0.25 : tensor<?x64xf32, #hir.dims<seq, _>>, tensor<?x32xf32, #hir.dims<keys, _>>
     func.return %a : tensor<?x64xf32, #hir.dims<seq, _>>
   }
   func.func @main(%tokens: tensor<?xi32, #hir.dims<seq>> {rlx.name = "tokens"}, %sampling: tensor<8xi32> {rlx.name = "sampling"}) -> (tensor<1xi32> {rlx.name = "id"}, tensor<1x300xf32> {rlx.name = "logits"}) {
     %table = hir.load_weight @table : tensor<300x64x!hir.q<q8_0>>
     %e = hir.embedding %tokens, %table : tensor<?xi32, #hir.dims<seq>>, tensor<300x64x!hir.q<q8_0>> -> tensor<?x64xf32, #hir.dims<seq, _>>
-    %cos, %sin = hir.rope_table base 1.000000e+05 : tensor<2560x8xf32>, tensor<2560x8xf32>
+    %cos, %sin = hir.rope_table base 100000.0 : tensor<2560x8xf32>, tensor<2560x8xf32>
     %y = hir.repeat @layer(%e, %cos, %sin) layers 0 to 30 : (tensor<?x64xf32, #hir.dims<seq, _>>, tensor<2560x8xf32>, tensor<2560x8xf32>) -> tensor<?x64xf32, #hir.dims<seq, _>>
     %last = hir.last_rows %y : tensor<?x64xf32, #hir.dims<seq, _>> -> tensor<1x64xf32>
     %logits = hir.linear %last, %table : tensor<1x64xf32>, tensor<300x64x!hir.q<q8_0>> -> tensor<1x300xf32>
@@ -87,7 +87,7 @@ builtin.module @ops attributes {rlx.dims = #hir.dim_table<batch = 2, seq = 1 to 
 // CHECK-NEXT:   hir.state @v_cache values head_dim 16 : tensor<2560x32xf32>
 // CHECK-NEXT:   func.func private @layer(%x: tensor<?x64xf32, #hir.dims<seq, _>>, %cos: tensor<2560x8xf32>, %sin: tensor<2560x8xf32>) -> tensor<?x64xf32, #hir.dims<seq, _>> {
 // CHECK-NEXT:     %norm = hir.load_weight @norm : tensor<64xf32>
-// CHECK-NEXT:     %h = hir.rms_norm %x, %norm eps 1.000000e-05 : tensor<?x64xf32, #hir.dims<seq, _>>, tensor<64xf32>
+// CHECK-NEXT:     %h = hir.rms_norm %x, %norm eps 1.0e-05 : tensor<?x64xf32, #hir.dims<seq, _>>, tensor<64xf32>
 // CHECK-NEXT:     %up = hir.load_weight @up : tensor<96x64x!hir.q<q4_1>>
 // CHECK-NEXT:     %gate = hir.load_weight @gate : tensor<96x64x!hir.q<q4_1>>
 // CHECK-NEXT:     %down = hir.load_weight @down : tensor<64x96xbf16>
@@ -103,13 +103,13 @@ builtin.module @ops attributes {rlx.dims = #hir.dim_table<batch = 2, seq = 1 to 
 // CHECK-NEXT:   func.func private @cache(%x: tensor<?x64xf32, #hir.dims<seq, _>>, %k: tensor<?x32xf32, #hir.dims<seq, _>>) -> tensor<?x64xf32, #hir.dims<seq, _>> {
 // CHECK-NEXT:     %ks = hir.append %k to @k_cache start "past" : tensor<?x32xf32, #hir.dims<seq, _>> -> tensor<?x32xf32, #hir.dims<keys, _>>
 // CHECK-NEXT:     %vs = hir.append %k to @v_cache start "past" : tensor<?x32xf32, #hir.dims<seq, _>> -> tensor<?x32xf32, #hir.dims<keys, _>>
-// CHECK-NEXT:     %a = hir.attention %x, %ks, %vs head_dim 16 scale 2.500000e-01 : tensor<?x64xf32, #hir.dims<seq, _>>, tensor<?x32xf32, #hir.dims<keys, _>>
+// CHECK-NEXT:     %a = hir.attention %x, %ks, %vs head_dim 16 scale 0.25 : tensor<?x64xf32, #hir.dims<seq, _>>, tensor<?x32xf32, #hir.dims<keys, _>>
 // CHECK-NEXT:     func.return %a : tensor<?x64xf32, #hir.dims<seq, _>>
 // CHECK-NEXT:   }
 // CHECK-NEXT:   func.func @main(%tokens: tensor<?xi32, #hir.dims<seq>> {rlx.name = "tokens"}, %sampling: tensor<8xi32> {rlx.name = "sampling"}) -> (tensor<1xi32> {rlx.name = "id"}, tensor<1x300xf32> {rlx.name = "logits"}) {
 // CHECK-NEXT:     %table = hir.load_weight @table : tensor<300x64x!hir.q<q8_0>>
 // CHECK-NEXT:     %e = hir.embedding %tokens, %table : tensor<?xi32, #hir.dims<seq>>, tensor<300x64x!hir.q<q8_0>> -> tensor<?x64xf32, #hir.dims<seq, _>>
-// CHECK-NEXT:     %cos, %sin = hir.rope_table base 1.000000e+05 : tensor<2560x8xf32>, tensor<2560x8xf32>
+// CHECK-NEXT:     %cos, %sin = hir.rope_table base 100000.0 : tensor<2560x8xf32>, tensor<2560x8xf32>
 // CHECK-NEXT:     %y = hir.repeat @layer(%e, %cos, %sin) layers 0 to 30 : (tensor<?x64xf32, #hir.dims<seq, _>>, tensor<2560x8xf32>, tensor<2560x8xf32>) -> tensor<?x64xf32, #hir.dims<seq, _>>
 // CHECK-NEXT:     %last = hir.last_rows %y : tensor<?x64xf32, #hir.dims<seq, _>> -> tensor<1x64xf32>
 // CHECK-NEXT:     %logits = hir.linear %last, %table : tensor<1x64xf32>, tensor<300x64x!hir.q<q8_0>> -> tensor<1x300xf32>

@@ -1,7 +1,7 @@
 // RUN: rlx-opt %s --split-input-file --verify-diagnostics | filecheck %s
 
 // Shared attributes
-// CHECK: :[[# @LINE + 2]]:51: error: unknown weight format 'q9': expected f32, f16, bf16, q4_0, q4_1, q5_0, q5_1, q8_0, q2_k, q3_k, q4_k, q5_k, q6_k
+// CHECK: :[[# @LINE + 2]]:50: error: unknown weight format 'q9': expected f32, f16, bf16, q4_0, q4_1, q5_0, q5_1, q8_0, q2_k, q3_k, q4_k, q5_k, q6_k
 func.func @f(%x: tensor<4x64xf32>) {
   %w = hir.load_weight @w : tensor<8x32x!hir.q<q9>>
   func.return
@@ -9,7 +9,7 @@ func.func @f(%x: tensor<4x64xf32>) {
 
 // -----
 
-// CHECK: :[[# @LINE + 2]]:56: error: unknown weight format 'zz': expected f32, f16, bf16, q4_0, q4_1, q5_0, q5_1, q8_0, q2_k, q3_k, q4_k, q5_k, q6_k
+// CHECK: :[[# @LINE + 2]]:55: error: unknown weight format 'zz': expected f32, f16, bf16, q4_0, q4_1, q5_0, q5_1, q8_0, q2_k, q3_k, q4_k, q5_k, q6_k
 func.func @f(%x: tensor<4x64xf32>) {
   %w = hir.load_weight @w : tensor<8x32x!hir.packed<zz>>
   func.return
@@ -17,27 +17,27 @@ func.func @f(%x: tensor<4x64xf32>) {
 
 // -----
 
-// CHECK: :[[# @LINE + 1]]:65: error: dimension 'a': expected 0 <= low <= high, got a = 3 to 1
+// CHECK: :[[# @LINE + 1]]:64: error: dimension 'a': expected 0 <= low <= high, got a = 3 to 1
 builtin.module attributes {rlx.dims = #hir.dim_table<a = 3 to 1>} {}
 
 // -----
 
-// CHECK: :[[# @LINE + 1]]:64: error: dimension 'a' uses 'b', which is not declared before it
+// CHECK: :[[# @LINE + 1]]:63: error: dimension 'a' uses 'b', which is not declared before it
 builtin.module attributes {rlx.dims = #hir.dim_table<a = b + b>} {}
 
 // -----
 
-// CHECK: :[[# @LINE + 1]]:67: error: a dimension is declared twice
+// CHECK: :[[# @LINE + 1]]:66: error: a dimension is declared twice
 builtin.module attributes {rlx.dims = #hir.dim_table<a = 1, a = 2>} {}
 
 // -----
 
-// CHECK: :[[# @LINE + 1]]:78: error: dimension 'a': expected an upper bound below 2^63, got more by a = 9223372036854775808
+// CHECK: :[[# @LINE + 1]]:77: error: dimension 'a': expected an upper bound below 2^63, got more by a = 9223372036854775808
 builtin.module attributes {rlx.dims = #hir.dim_table<a = 9223372036854775808>} {}
 
 // -----
 
-// CHECK: :[[# @LINE + 1]]:80: error: dimension 'b': expected an upper bound below 2^63, got more by b = a * a
+// CHECK: :[[# @LINE + 1]]:79: error: dimension 'b': expected an upper bound below 2^63, got more by b = a * a
 builtin.module attributes {rlx.dims = #hir.dim_table<a = 4294967296, b = a * a>} {}
 
 // -----
@@ -95,7 +95,7 @@ hir.weight @w "w" : tensor<8x33xi32>
 
 // -----
 
-// CHECK: :[[# @LINE + 1]]:24: error: i32 should be of base attribute tensor
+// CHECK: :[[# @LINE + 1]]:21: error: i32 should be of base attribute tensor
 hir.weight @w "w" : i32
 
 // -----

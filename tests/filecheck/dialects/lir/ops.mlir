@@ -16,7 +16,7 @@ builtin.module @ops attributes {rlx.dims = #hir.dim_table<seq = 1 to 4>} {
     mir.yield %c : tensor<?x8xf32, #hir.dims<seq, _>>
   }
   lir.kernel @constant {
-    %cos, %sin = mir.rope_table base 1.000000e+05 : tensor<4x8xf32>, tensor<4x8xf32>
+    %cos, %sin = mir.rope_table base 100000.0 : tensor<4x8xf32>, tensor<4x8xf32>
     mir.yield %cos, %sin : tensor<4x8xf32>, tensor<4x8xf32>
   }
   lir.program @main arena 576 lower_bound 512 alignment 64 state 256 weights 1088 fingerprint "0123456789abcdef" {
@@ -57,7 +57,7 @@ builtin.module @ops attributes {rlx.dims = #hir.dim_table<seq = 1 to 4>} {
 // CHECK-NEXT:     mir.yield %c : tensor<?x8xf32, #hir.dims<seq, _>>
 // CHECK-NEXT:   }
 // CHECK-NEXT:   lir.kernel @constant {
-// CHECK-NEXT:     %cos, %sin = mir.rope_table base 1.000000e+05 : tensor<4x8xf32>, tensor<4x8xf32>
+// CHECK-NEXT:     %cos, %sin = mir.rope_table base 100000.0 : tensor<4x8xf32>, tensor<4x8xf32>
 // CHECK-NEXT:     mir.yield %cos, %sin : tensor<4x8xf32>, tensor<4x8xf32>
 // CHECK-NEXT:   }
 // CHECK-NEXT:   lir.program @main arena 576 lower_bound 512 alignment 64 state 256 weights 1088 fingerprint "0123456789abcdef" {

@@ -245,7 +245,7 @@ lir.program @main arena 1024 lower_bound 0 alignment 64 state 0 weights 0 finger
 
 // -----
 
-// CHECK: :[[# @LINE + 3]]:2: error: values used but not defined: [%x]
+// CHECK: :[[# @LINE + 2]]:3: error: lir.launch uses %x, which is not defined there
 lir.program @main arena 1024 lower_bound 0 alignment 64 state 0 weights 0 fingerprint "" {
   lir.launch @k prologue ins(%x : tensor<4xf32>) outs()
 }

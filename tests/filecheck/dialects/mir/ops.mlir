@@ -10,15 +10,15 @@ builtin.module @ops attributes {rlx.dims = #hir.dim_table<seq = 1 to 512, past =
   func.func private @layer(%x: tensor<?x64xf32, #hir.dims<seq, _>>) -> tensor<?x64xf32, #hir.dims<seq, _>> {
     %norm = mir.load_weight @norm : tensor<64xf32>
     %packed_norm = mir.pack %norm : tensor<64xf32> -> tensor<64x!hir.packed<f32>>
-    %h = mir.rms_norm %x, %packed_norm eps 1.000000e-05 : tensor<?x64xf32, #hir.dims<seq, _>>, tensor<64x!hir.packed<f32>>
-    %cos, %sin = mir.rope_table base 1.000000e+05 : tensor<2560x8xf32>, tensor<2560x8xf32> {phase = #mir<phase prologue>}
+    %h = mir.rms_norm %x, %packed_norm eps 1.0e-05 : tensor<?x64xf32, #hir.dims<seq, _>>, tensor<64x!hir.packed<f32>>
+    %cos, %sin = mir.rope_table base 100000.0 : tensor<2560x8xf32>, tensor<2560x8xf32> {phase = #mir<phase prologue>}
     %k = mir.load_state @k_cache : tensor<2560x64xf32>
     %v = mir.load_state @v_cache : tensor<2560x64xf32>
     %r = mir.rope %h, %cos, %sin start "past" head_dim 16 : tensor<?x64xf32, #hir.dims<seq, _>>, tensor<2560x8xf32>, tensor<2560x8xf32>
     %ks = mir.append %r to %k keys head_dim 16 start "past" : tensor<?x64xf32, #hir.dims<seq, _>>, tensor<2560x64xf32> -> tensor<?x64xf32, #hir.dims<keys, _>>
     %vs = mir.append %h to %v values head_dim 16 start "past" : tensor<?x64xf32, #hir.dims<seq, _>>, tensor<2560x64xf32> -> tensor<?x64xf32, #hir.dims<keys, _>>
     %ks_1 = mir.first_rows %k : tensor<2560x64xf32> -> tensor<?x64xf32, #hir.dims<keys, _>>
-    %a = mir.attention %r, %ks, %vs head_dim 16 scale 2.500000e-01 : tensor<?x64xf32, #hir.dims<seq, _>>, tensor<?x64xf32, #hir.dims<keys, _>> {phase = #mir<phase steady_state>}
+    %a = mir.attention %r, %ks, %vs head_dim 16 scale 0.25 : tensor<?x64xf32, #hir.dims<seq, _>>, tensor<?x64xf32, #hir.dims<keys, _>> {phase = #mir<phase steady_state>}
     %u = mir.unary silu %a : tensor<?x64xf32, #hir.dims<seq, _>>
     %y = mir.kernel -> (tensor<?x64xf32, #hir.dims<seq, _>>) {
       %n = mir.unary neg %u : tensor<?x64xf32, #hir.dims<seq, _>>
@@ -47,15 +47,15 @@ builtin.module @ops attributes {rlx.dims = #hir.dim_table<seq = 1 to 512, past =
 // CHECK-NEXT:   func.func private @layer(%x: tensor<?x64xf32, #hir.dims<seq, _>>) -> tensor<?x64xf32, #hir.dims<seq, _>> {
 // CHECK-NEXT:     %norm = mir.load_weight @norm : tensor<64xf32>
 // CHECK-NEXT:     %packed_norm = mir.pack %norm : tensor<64xf32> -> tensor<64x!hir.packed<f32>>
-// CHECK-NEXT:     %h = mir.rms_norm %x, %packed_norm eps 1.000000e-05 : tensor<?x64xf32, #hir.dims<seq, _>>, tensor<64x!hir.packed<f32>>
-// CHECK-NEXT:     %cos, %sin = mir.rope_table base 1.000000e+05 : tensor<2560x8xf32>, tensor<2560x8xf32> {phase = #mir<phase prologue>}
+// CHECK-NEXT:     %h = mir.rms_norm %x, %packed_norm eps 1.0e-05 : tensor<?x64xf32, #hir.dims<seq, _>>, tensor<64x!hir.packed<f32>>
+// CHECK-NEXT:     %cos, %sin = mir.rope_table base 100000.0 : tensor<2560x8xf32>, tensor<2560x8xf32> {phase = #mir<phase prologue>}
 // CHECK-NEXT:     %k = mir.load_state @k_cache : tensor<2560x64xf32>
 // CHECK-NEXT:     %v = mir.load_state @v_cache : tensor<2560x64xf32>
 // CHECK-NEXT:     %r = mir.rope %h, %cos, %sin start "past" head_dim 16 : tensor<?x64xf32, #hir.dims<seq, _>>, tensor<2560x8xf32>, tensor<2560x8xf32>
 // CHECK-NEXT:     %ks = mir.append %r to %k keys head_dim 16 start "past" : tensor<?x64xf32, #hir.dims<seq, _>>, tensor<2560x64xf32> -> tensor<?x64xf32, #hir.dims<keys, _>>
 // CHECK-NEXT:     %vs = mir.append %h to %v values head_dim 16 start "past" : tensor<?x64xf32, #hir.dims<seq, _>>, tensor<2560x64xf32> -> tensor<?x64xf32, #hir.dims<keys, _>>
 // CHECK-NEXT:     %ks_1 = mir.first_rows %k : tensor<2560x64xf32> -> tensor<?x64xf32, #hir.dims<keys, _>>
-// CHECK-NEXT:     %a = mir.attention %r, %ks, %vs head_dim 16 scale 2.500000e-01 : tensor<?x64xf32, #hir.dims<seq, _>>, tensor<?x64xf32, #hir.dims<keys, _>> {phase = #mir<phase steady_state>}
+// CHECK-NEXT:     %a = mir.attention %r, %ks, %vs head_dim 16 scale 0.25 : tensor<?x64xf32, #hir.dims<seq, _>>, tensor<?x64xf32, #hir.dims<keys, _>> {phase = #mir<phase steady_state>}
 // CHECK-NEXT:     %u = mir.unary silu %a : tensor<?x64xf32, #hir.dims<seq, _>>
 // CHECK-NEXT:     %y = mir.kernel -> (tensor<?x64xf32, #hir.dims<seq, _>>) {
 // CHECK-NEXT:       %n = mir.unary neg %u : tensor<?x64xf32, #hir.dims<seq, _>>

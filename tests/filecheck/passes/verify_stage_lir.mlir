@@ -1,0 +1,262 @@
+// RUN: rlx-opt %s --split-input-file --verify-diagnostics -p 'verify-stage{stage=lir}' | filecheck %s
+
+// Operations of other stages
+// CHECK: :[[# @LINE + 3]]:5: error: pass 'verify-stage': mir.load_weight: not allowed in lir.program at stage lir
+builtin.module attributes {rlx.dims = #hir.dim_table<seq = 1 to 4>} {
+  lir.program @main arena 1024 lower_bound 0 alignment 64 state 256 weights 512 fingerprint "" {
+    %a = mir.load_weight @w : tensor<4xf32>
+  }
+}
+
+// -----
+
+// CHECK: :[[# @LINE + 2]]:3: error: pass 'verify-stage': hir.weight: not allowed in builtin.module at stage lir
+builtin.module attributes {rlx.dims = #hir.dim_table<seq = 1 to 4>} {
+  hir.weight @w "w" : tensor<4xf32>
+  lir.program @main arena 1024 lower_bound 0 alignment 64 state 256 weights 512 fingerprint "" {
+    lir.barrier
+  }
+}
+
+// -----
+
+// CHECK: :[[# @LINE + 3]]:5: error: pass 'verify-stage': mir.load_weight: not allowed in lir.kernel at stage lir
+builtin.module attributes {rlx.dims = #hir.dim_table<seq = 1 to 4>} {
+  lir.kernel @k {
+    %w = mir.load_weight @w : tensor<4xf32>
+    mir.yield %w : tensor<4xf32>
+  }
+  lir.program @main arena 1024 lower_bound 0 alignment 64 state 256 weights 512 fingerprint "" {
+    lir.barrier
+  }
+}
+
+// -----
+
+// Launches
+// CHECK: :[[# @LINE + 9]]:5: error: pass 'verify-stage': lir.launch: expected a lir.kernel @log, there is none
+builtin.module attributes {rlx.dims = #hir.dim_table<seq = 1 to 4>} {
+  lir.kernel @exp {
+  ^bb0(%a: tensor<4xf32>):
+    %b = mir.unary exp %a : tensor<4xf32>
+    mir.yield %b : tensor<4xf32>
+  }
+  lir.program @main arena 1024 lower_bound 0 alignment 64 state 256 weights 512 fingerprint "" {
+    %s = lir.slot offset 0 size 64 : tensor<4xf32>
+    lir.launch @log steady_state ins(%s : tensor<4xf32>) outs(%s : tensor<4xf32>)
+  }
+}
+
+// -----
+
+// CHECK: :[[# @LINE + 5]]:5: error: pass 'verify-stage': lir.launch: expected a lir.kernel @w, that is a lir.weight
+builtin.module attributes {rlx.dims = #hir.dim_table<seq = 1 to 4>} {
+  lir.weight @w "w" offset 0 stride 256 layers 2 to 4 source 0 : tensor<8x8x!hir.packed<f32>>
+  lir.program @main arena 1024 lower_bound 0 alignment 64 state 256 weights 512 fingerprint "" {
+    %s = lir.slot offset 0 size 64 : tensor<4xf32>
+    lir.launch @w steady_state ins(%s : tensor<4xf32>) outs(%s : tensor<4xf32>)
+  }
+}
+
+// -----
+
+// CHECK: :[[# @LINE + 9]]:5: error: pass 'verify-stage': lir.launch: @exp reads ([4] f32), got ([4] f32, [4] f32)
+builtin.module attributes {rlx.dims = #hir.dim_table<seq = 1 to 4>} {
+  lir.kernel @exp {
+  ^bb0(%a: tensor<4xf32>):
+    %b = mir.unary exp %a : tensor<4xf32>
+    mir.yield %b : tensor<4xf32>
+  }
+  lir.program @main arena 1024 lower_bound 0 alignment 64 state 256 weights 512 fingerprint "" {
+    %s = lir.slot offset 0 size 64 : tensor<4xf32>
+    lir.launch @exp steady_state ins(%s, %s : tensor<4xf32>, tensor<4xf32>) outs(%s : tensor<4xf32>)
+  }
+}
+
+// -----
+
+// CHECK: :[[# @LINE + 9]]:5: error: pass 'verify-stage': lir.launch: @exp writes ([4] f32), got ()
+builtin.module attributes {rlx.dims = #hir.dim_table<seq = 1 to 4>} {
+  lir.kernel @exp {
+  ^bb0(%a: tensor<4xf32>):
+    %b = mir.unary exp %a : tensor<4xf32>
+    mir.yield %b : tensor<4xf32>
+  }
+  lir.program @main arena 1024 lower_bound 0 alignment 64 state 256 weights 512 fingerprint "" {
+    %s = lir.slot offset 0 size 64 : tensor<4xf32>
+    lir.launch @exp steady_state ins(%s : tensor<4xf32>) outs()
+  }
+}
+
+// -----
+
+// CHECK: :[[# @LINE + 9]]:5: error: pass 'verify-stage': lir.launch: @exp reads ([4] f32), got ([8] f32)
+builtin.module attributes {rlx.dims = #hir.dim_table<seq = 1 to 4>} {
+  lir.kernel @exp {
+  ^bb0(%a: tensor<4xf32>):
+    %b = mir.unary exp %a : tensor<4xf32>
+    mir.yield %b : tensor<4xf32>
+  }
+  lir.program @main arena 1024 lower_bound 0 alignment 64 state 256 weights 512 fingerprint "" {
+    %s = lir.slot offset 0 size 64 : tensor<8xf32>
+    lir.launch @exp steady_state ins(%s : tensor<8xf32>) outs(%s : tensor<8xf32>)
+  }
+}
+
+// -----
+
+// Weights and states
+// CHECK: :[[# @LINE + 4]]:5: error: pass 'verify-stage': lir.ref: expected a lir.weight @v, there is none
+builtin.module attributes {rlx.dims = #hir.dim_table<seq = 1 to 4>} {
+  lir.weight @w "w" offset 0 stride 256 layers 2 to 4 source 0 : tensor<8x8x!hir.packed<f32>>
+  lir.program @main arena 1024 lower_bound 0 alignment 64 state 256 weights 512 fingerprint "" {
+    %a = lir.ref @v : tensor<4xf32>
+  }
+}
+
+// -----
+
+// CHECK: :[[# @LINE + 4]]:5: error: pass 'verify-stage': lir.source: expected a lir.weight @k, that is a lir.state
+builtin.module attributes {rlx.dims = #hir.dim_table<seq = 1 to 4>} {
+  lir.state @k keys head_dim 8 offset 0 stride 128 layers 2 to 4 : tensor<4x8xf32>
+  lir.program @main arena 1024 lower_bound 0 alignment 64 state 256 weights 512 fingerprint "" {
+    %a = lir.source @k : tensor<4x8xf32>
+  }
+}
+
+// -----
+
+// CHECK: :[[# @LINE + 6]]:7: error: pass 'verify-stage': lir.ref: @w is declared as [8, 8] packed f32, got [8, 8] f32
+builtin.module attributes {rlx.dims = #hir.dim_table<seq = 1 to 4>} {
+  lir.weight @w "w" offset 0 stride 256 layers 2 to 4 source 0 : tensor<8x8x!hir.packed<f32>>
+  lir.program @main arena 1024 lower_bound 0 alignment 64 state 256 weights 512 fingerprint "" {
+    lir.loop 2 to 4 {
+    ^bb0(%l: index):
+      %a = lir.ref @w layer %l : tensor<8x8xf32>
+    }
+  }
+}
+
+// -----
+
+// CHECK: :[[# @LINE + 6]]:7: error: pass 'verify-stage': lir.source: @w is declared as [8, 8] packed f32, got [8, 8] q8_0
+builtin.module attributes {rlx.dims = #hir.dim_table<seq = 1 to 4>} {
+  lir.weight @w "w" offset 0 stride 256 layers 2 to 4 source 0 : tensor<8x8x!hir.packed<f32>>
+  lir.program @main arena 1024 lower_bound 0 alignment 64 state 256 weights 512 fingerprint "" {
+    lir.loop 2 to 4 {
+    ^bb0(%l: index):
+      %a = lir.source @w layer %l : tensor<8x8x!hir.q<q8_0>>
+    }
+  }
+}
+
+// -----
+
+// CHECK: :[[# @LINE + 4]]:5: error: pass 'verify-stage': lir.ref: @w has 2 members: expected a layer
+builtin.module attributes {rlx.dims = #hir.dim_table<seq = 1 to 4>} {
+  lir.weight @w "w" offset 0 stride 256 layers 2 to 4 source 0 : tensor<8x8x!hir.packed<f32>>
+  lir.program @main arena 1024 lower_bound 0 alignment 64 state 256 weights 512 fingerprint "" {
+    %a = lir.ref @w : tensor<8x8x!hir.packed<f32>>
+  }
+}
+
+// -----
+
+// CHECK: :[[# @LINE + 6]]:7: error: pass 'verify-stage': lir.ref: @k has members for the layers 2 to 4, the loop runs over 2 to 5
+builtin.module attributes {rlx.dims = #hir.dim_table<seq = 1 to 4>} {
+  lir.state @k keys head_dim 8 offset 0 stride 128 layers 2 to 4 : tensor<4x8xf32>
+  lir.program @main arena 1024 lower_bound 0 alignment 64 state 256 weights 512 fingerprint "" {
+    lir.loop 2 to 5 {
+    ^bb0(%l: index):
+      %a = lir.ref @k layer %l : tensor<4x8xf32>
+    }
+  }
+}
+
+// -----
+
+// CHECK: :[[# @LINE + 6]]:7: error: pass 'verify-stage': lir.ref: @k has members for the layers 2 to 4, the loop runs over 0 to 4
+builtin.module attributes {rlx.dims = #hir.dim_table<seq = 1 to 4>} {
+  lir.state @k keys head_dim 8 offset 0 stride 128 layers 2 to 4 : tensor<4x8xf32>
+  lir.program @main arena 1024 lower_bound 0 alignment 64 state 256 weights 512 fingerprint "" {
+    lir.loop 0 to 4 {
+    ^bb0(%l: index):
+      %a = lir.ref @k layer %l : tensor<4x8xf32>
+    }
+  }
+}
+
+// -----
+
+// CHECK: :[[# @LINE + 2]]:3: error: pass 'verify-stage': lir.state: its last member reaches byte 256 of a segment of 255 bytes
+builtin.module attributes {rlx.dims = #hir.dim_table<seq = 1 to 4>} {
+  lir.state @k keys head_dim 8 offset 0 stride 128 layers 2 to 4 : tensor<4x8xf32>
+  lir.program @main arena 1024 lower_bound 0 alignment 64 state 255 weights 512 fingerprint "" {
+    lir.barrier
+  }
+}
+
+// -----
+
+// CHECK: :[[# @LINE + 2]]:3: error: pass 'verify-stage': lir.weight: its last member reaches byte 257 of a segment of 256 bytes
+builtin.module attributes {rlx.dims = #hir.dim_table<seq = 1 to 4>} {
+  lir.weight @w "w" offset 0 stride 256 layers 2 to 4 source 0 : tensor<8x8x!hir.packed<f32>>
+  lir.program @main arena 1024 lower_bound 0 alignment 64 state 256 weights 256 fingerprint "" {
+    lir.barrier
+  }
+}
+
+// -----
+
+// Slots and views, at the upper bounds of dimensions
+// CHECK: :[[# @LINE + 3]]:5: error: pass 'verify-stage': lir.slot: expected 128 bytes for [seq, 8] f32 at the upper bounds of its dimensions, got 64
+builtin.module attributes {rlx.dims = #hir.dim_table<seq = 1 to 4>} {
+  lir.program @main arena 1024 lower_bound 0 alignment 64 state 256 weights 512 fingerprint "" {
+    %s = lir.slot offset 0 size 64 : tensor<?x8xf32, #hir.dims<seq, _>>
+  }
+}
+
+// -----
+
+// CHECK: :[[# @LINE + 4]]:5: error: pass 'verify-stage': lir.view: [3, 4] f32 at byte 32 ends at 80, beyond the 64 bytes of [seq, 4] f32
+builtin.module attributes {rlx.dims = #hir.dim_table<seq = 1 to 4>} {
+  lir.program @main arena 1024 lower_bound 0 alignment 64 state 256 weights 512 fingerprint "" {
+    %s = lir.slot offset 0 size 64 : tensor<?x4xf32, #hir.dims<seq, _>>
+    %v = lir.view %s byte_offset 32 : tensor<?x4xf32, #hir.dims<seq, _>> -> tensor<3x4xf32>
+  }
+}
+
+// -----
+
+// CHECK: :[[# @LINE + 3]]:5: error: pass 'verify-stage': lir.slot: expected elements of one of f64, f32, f16, bf16, i64, i32, i16, i8, got [4] q8_0
+builtin.module attributes {rlx.dims = #hir.dim_table<seq = 1 to 4>} {
+  lir.program @main arena 1024 lower_bound 0 alignment 64 state 256 weights 512 fingerprint "" {
+    %s = lir.slot offset 0 size 64 : tensor<4x!hir.q<q8_0>>
+  }
+}
+
+// -----
+
+// One program
+// CHECK: :[[# @LINE + 5]]:3: error: pass 'verify-stage': lir.program: expected one program in a module, there is also @main
+builtin.module attributes {rlx.dims = #hir.dim_table<seq = 1 to 4>} {
+  lir.program @main arena 1024 lower_bound 0 alignment 64 state 256 weights 512 fingerprint "" {
+    lir.barrier
+  }
+  lir.program @second arena 0 lower_bound 0 alignment 64 state 0 weights 0 fingerprint "" {
+    lir.barrier
+  }
+}
+
+// -----
+
+// A slot in a loop
+// CHECK: :[[# @LINE + 5]]:7: error: lir.slot: expected to stand in a lir.program
+builtin.module attributes {rlx.dims = #hir.dim_table<seq = 1 to 4>} {
+  lir.program @main arena 1024 lower_bound 0 alignment 64 state 256 weights 512 fingerprint "" {
+    lir.loop 2 to 4 {
+    ^bb0(%l: index):
+      %s = lir.slot offset 0 size 64 : tensor<4xf32>
+    }
+  }
+}
