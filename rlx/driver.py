@@ -135,6 +135,15 @@ def _identity(file: GgufFile) -> str:
     return digest.hexdigest()
 
 
+def _end_tokens(file: GgufFile) -> frozenset[int]:
+    """Return the tokens that end an answer, also where the tokenizer's kind is not supported."""
+    try:
+        return Tokenizer.from_gguf(file).eos_ids
+    except RlxError:
+        end = file.value("tokenizer.ggml.eos_token_id", int, None)
+        return frozenset() if end is None else frozenset([end])
+
+
 def print_ir(model: _Model, stage: str, program: str) -> str:
     """Return a program's IR at a stage, for the machine that this process runs on."""
     if stage not in STAGES:
@@ -199,7 +208,8 @@ def load(
     return LanguageModel(
         prefill,
         decode,
-        Tokenizer.from_gguf(model.file),
+        lambda: Tokenizer.from_gguf(model.file),
+        _end_tokens(model.file),
         model.config.vocab,
         model.max_context,
         stats,

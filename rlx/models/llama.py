@@ -21,7 +21,8 @@ ARCHITECTURE = "llama"
 WEIGHT_FORMATS = ("f32", "f16", "bf16", "q4_0", "q4_1", "q8_0")
 """The formats of matrices that there are kernels for; norms are f32."""
 
-_CAPACITY_STEP = 16
+_STEP = 16
+"""What a head, the rotated part of one, and a cache's capacity are multiples of, for kernels."""
 
 
 @dataclass(frozen=True)
@@ -62,6 +63,12 @@ class LlamaConfig:
                 f"{_key('attention.head_count')}: expected a multiple of "
                 f"{_key('attention.head_count_kv')}, {self.kv_heads}, got {self.heads}"
             )
+        for key, value in (
+            ("attention.key_length", self.head_dim),
+            ("rope.dimension_count", self.n_rot),
+        ):
+            if value % _STEP:
+                raise RlxError(f"{_key(key)}: expected a multiple of {_STEP}, got {value}")
         if self.n_rot % 2 or self.n_rot > self.head_dim:
             raise RlxError(
                 f"{_key('rope.dimension_count')}: expected an even number up to the head's "
@@ -230,7 +237,7 @@ def build(
     from rlx.flow.profile import CompileProfile
 
     decode = program == "decode"
-    capacity = -(-max_context // _CAPACITY_STEP) * _CAPACITY_STEP
+    capacity = -(-max_context // _STEP) * _STEP
 
     flow = ModelFlow(program)
     seq = flow.dim("seq", 1, 1 if decode else min(chunk, max_context))

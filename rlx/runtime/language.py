@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from operator import index
 from typing import TYPE_CHECKING, Protocol
 
@@ -82,13 +83,16 @@ class LanguageModel:
         self,
         prefill: Program,
         decode: Program,
-        tokenizer: Tokenizer,
+        make_tokenizer: Callable[[], Tokenizer],
+        end_tokens: frozenset[int],
         vocab: int,
         capacity: int,
         stats: Stats,
         print_ir: PrintIr,
     ):
-        self.tokenizer = tokenizer
+        self.end_tokens = end_tokens
+        """Tokens that end an answer."""
+        self._make_tokenizer = make_tokenizer
         self.vocab = vocab
         self.capacity = capacity
         """Positions that prompt and answer share."""
@@ -110,6 +114,11 @@ class LanguageModel:
             program.bind_input("sampling", self._buffers.sampling)
             program.bind_output("id", self._buffers.id)
             program.bind_output("logits", self._buffers.logits)
+
+    @cached_property
+    def tokenizer(self) -> Tokenizer:
+        """Return the model's tokenizer. Raises RlxError for a kind that is not supported."""
+        return self._make_tokenizer()
 
     def ir(self, stage: str, program: str = "decode") -> str:
         """
@@ -142,8 +151,8 @@ class LanguageModel:
 
     def _pieces(self, ids: list[int], count: int, sampling: Sampling) -> Iterator[str]:
         stream = self.tokenizer.stream()
-        for token in self._tokens(ids, count, sampling, self.tokenizer.eos_ids):
-            if token in self.tokenizer.eos_ids:
+        for token in self._tokens(ids, count, sampling, self.end_tokens):
+            if token in self.end_tokens:
                 break
             piece = stream.push(token)
             if piece:
@@ -165,7 +174,7 @@ class LanguageModel:
         """Yield token ids, as `generate` does text; an end token is the last, unless not `stop`."""
         ids = self._checked_prompt(prompt)
         sampling = checked_sampling(temperature, top_k, top_p, seed)
-        stops = self.tokenizer.eos_ids if stop else frozenset[int]()
+        stops = self.end_tokens if stop else frozenset[int]()
         return self._tokens(ids, checked_count(max_tokens), sampling, stops)
 
     def logits(self, token_ids: Sequence[int]) -> NDArray[np.float32]:

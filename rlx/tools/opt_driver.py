@@ -205,7 +205,8 @@ class _Tool:
             print(f"{pass_.name}: {1000 * seconds:.1f} ms", file=sys.stderr)
         self._verify(module, f"after pass '{pass_.name}'")
         if self.args.print_between_passes:
-            print(f"// IR after {pass_.name}\n{module}", file=sys.stderr)
+            print(f"// IR after {pass_.name}", file=sys.stderr)
+            MlirTarget().emit(ctx, module, sys.stderr)
 
     def _verify(self, module: ModuleOp, when: str) -> None:
         if self.args.disable_verify:

@@ -239,12 +239,12 @@ def test_counts_of_tokens_and_figures(small: Case):
 def test_text_is_that_of_the_ids_up_to_the_end_token(small: Case, monkeypatch: pytest.MonkeyPatch):
     model, tokenizer = small.model, small.model.tokenizer
     ids = list(model.generate_ids("hello", 40, stop=False))
-    monkeypatch.setattr(tokenizer, "eos_ids", frozenset())
+    monkeypatch.setattr(model, "end_tokens", frozenset())
     assert "".join(model.generate("hello", 40)) == tokenizer.decode(ids)
     # The token that ends it may come up in the middle of a native call of several steps.
     end = ids[25]
     length = ids.index(end)
-    monkeypatch.setattr(tokenizer, "eos_ids", frozenset([end]))
+    monkeypatch.setattr(model, "end_tokens", frozenset([end]))
     assert list(model.generate_ids("hello", 40)) == ids[: length + 1]
     assert "".join(model.generate("hello", 40)) == tokenizer.decode(ids[:length])
 

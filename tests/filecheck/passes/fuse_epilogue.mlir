@@ -164,8 +164,7 @@ builtin.module attributes {rlx.dims = #hir.dim_table<seq = 1 to 512, past = 0 to
   // CHECK-NEXT:   %t = mir.append %e to %again keys head_dim 16 start "past" : tensor<4x32xf32>, tensor<2560x32xf32> -> tensor<?x32xf32, #hir.dims<keys, _>>
   // CHECK-NEXT:   func.return %t : tensor<?x32xf32, #hir.dims<keys, _>>
 
-  // A state outside of the kernel that the attention reads: the append may not move up to the matmul,
-  // but the matmul can come down to it.
+  // The append may not move up past the attention, but the matmul can come down to it.
   func.func private @sinks(%x: tensor<4x32xf32>, %w: tensor<32x32x!hir.packed<f32>>, %view: tensor<?x32xf32, #hir.dims<keys, _>>) -> (tensor<4x32xf32>, tensor<?x32xf32, #hir.dims<keys, _>>) {
     %y = mir.matmul %x, %w : tensor<4x32xf32>, tensor<32x32x!hir.packed<f32>> -> tensor<4x32xf32>
     %a = mir.attention %x, %view, %view head_dim 16 scale 0.25 : tensor<4x32xf32>, tensor<?x32xf32, #hir.dims<keys, _>>
@@ -182,6 +181,44 @@ builtin.module attributes {rlx.dims = #hir.dim_table<seq = 1 to 512, past = 0 to
   // CHECK-NEXT:     mir.yield %s_1 : tensor<?x32xf32, #hir.dims<keys, _>>
   // CHECK-NEXT:   }
   // CHECK-NEXT:   func.return %a, %s : tensor<4x32xf32>, tensor<?x32xf32, #hir.dims<keys, _>>
+
+  // %u reads the state after the append, so the kernel stands where the matmul stood.
+  func.func private @rises(%x: tensor<4x32xf32>, %w: tensor<32x32x!hir.packed<f32>>) -> (tensor<2560x32xf32>, tensor<4x32xf32>) {
+    %state = mir.load_state @keys : tensor<2560x32xf32>
+    %y = mir.matmul %x, %w : tensor<4x32xf32>, tensor<32x32x!hir.packed<f32>> -> tensor<4x32xf32>
+    %s = mir.append %y to %state keys head_dim 16 start "past" : tensor<4x32xf32>, tensor<2560x32xf32> -> tensor<?x32xf32, #hir.dims<keys, _>>
+    %u = mir.unary exp %state : tensor<2560x32xf32>
+    %e = mir.unary exp %y : tensor<4x32xf32>
+    func.return %u, %e : tensor<2560x32xf32>, tensor<4x32xf32>
+  }
+  // CHECK-LABEL: func.func private @rises(
+  // CHECK-NEXT:   %state = mir.load_state @keys : tensor<2560x32xf32>
+  // CHECK-NEXT:   %e = mir.kernel -> (tensor<4x32xf32>) {
+  // CHECK-NEXT:     %y = mir.matmul %x, %w : tensor<4x32xf32>, tensor<32x32x!hir.packed<f32>> -> tensor<4x32xf32>
+  // CHECK-NEXT:     %s = mir.append %y to %state keys head_dim 16 start "past" : tensor<4x32xf32>, tensor<2560x32xf32> -> tensor<?x32xf32, #hir.dims<keys, _>>
+  // CHECK-NEXT:     %e_1 = mir.unary exp %y : tensor<4x32xf32>
+  // CHECK-NEXT:     mir.yield %e_1 : tensor<4x32xf32>
+  // CHECK-NEXT:   }
+  // CHECK-NEXT:   %u = mir.unary exp %state : tensor<2560x32xf32>
+  // CHECK-NEXT:   func.return %u, %e : tensor<2560x32xf32>, tensor<4x32xf32>
+
+  // Refused: what the append gives is the state and not the kernel's rows.
+  func.func private @reads_back(%x: tensor<4x32xf32>, %w: tensor<32x32x!hir.packed<f32>>) -> tensor<?x32xf32, #hir.dims<keys, _>> {
+    %state = mir.load_state @keys : tensor<2560x32xf32>
+    %y = mir.matmul %x, %w : tensor<4x32xf32>, tensor<32x32x!hir.packed<f32>> -> tensor<4x32xf32>
+    %s = mir.append %y to %state keys head_dim 16 start "past" : tensor<4x32xf32>, tensor<2560x32xf32> -> tensor<?x32xf32, #hir.dims<keys, _>>
+    %e = mir.unary exp %s : tensor<?x32xf32, #hir.dims<keys, _>>
+    func.return %e : tensor<?x32xf32, #hir.dims<keys, _>>
+  }
+  // CHECK-LABEL: func.func private @reads_back(
+  // CHECK-NEXT:   %state = mir.load_state @keys : tensor<2560x32xf32>
+  // CHECK-NEXT:   %s = mir.kernel -> (tensor<?x32xf32, #hir.dims<keys, _>>) {
+  // CHECK-NEXT:     %y = mir.matmul %x, %w : tensor<4x32xf32>, tensor<32x32x!hir.packed<f32>> -> tensor<4x32xf32>
+  // CHECK-NEXT:     %s_1 = mir.append %y to %state keys head_dim 16 start "past" : tensor<4x32xf32>, tensor<2560x32xf32> -> tensor<?x32xf32, #hir.dims<keys, _>>
+  // CHECK-NEXT:     mir.yield %s_1 : tensor<?x32xf32, #hir.dims<keys, _>>
+  // CHECK-NEXT:   }
+  // CHECK-NEXT:   %e = mir.unary exp %s : tensor<?x32xf32, #hir.dims<keys, _>>
+  // CHECK-NEXT:   func.return %e : tensor<?x32xf32, #hir.dims<keys, _>>
 
   // Refused: no matmul gives the rows.
   func.func private @alone(%x: tensor<4x32xf32>) -> tensor<4x32xf32> {

@@ -88,4 +88,38 @@ builtin.module attributes {rlx.dims = #hir.dim_table<seq = 1 to 512>} {
   // CHECK-NEXT:     mir.yield %s : tensor<1x32xf32>
   // CHECK-NEXT:   }
   // CHECK-NEXT:   func.return %y : tensor<1x32xf32>
+
+  // Refused: two matmuls read the row and are not one launch; fuse-shared-input comes first.
+  func.func private @matmuls(%x: tensor<1x32xf32>, %w: tensor<32x32x!hir.packed<f32>>, %g: tensor<32xf32>) -> (tensor<1x32xf32>, tensor<1x32xf32>) {
+    %n = mir.rms_norm %x, %g eps 1.0e-05 : tensor<1x32xf32>, tensor<32xf32>
+    %a = mir.matmul %n, %w : tensor<1x32xf32>, tensor<32x32x!hir.packed<f32>> -> tensor<1x32xf32>
+    %b = mir.matmul %n, %w : tensor<1x32xf32>, tensor<32x32x!hir.packed<f32>> -> tensor<1x32xf32>
+    func.return %a, %b : tensor<1x32xf32>, tensor<1x32xf32>
+  }
+  // CHECK-LABEL: func.func private @matmuls(
+  // CHECK-NEXT:   %n = mir.rms_norm %x, %g eps 1.0e-05 : tensor<1x32xf32>, tensor<32xf32>
+  // CHECK-NEXT:   %a = mir.matmul %n, %w : tensor<1x32xf32>, tensor<32x32x!hir.packed<f32>> -> tensor<1x32xf32>
+  // CHECK-NEXT:   %b = mir.matmul %n, %w : tensor<1x32xf32>, tensor<32x32x!hir.packed<f32>> -> tensor<1x32xf32>
+  // CHECK-NEXT:   func.return %a, %b : tensor<1x32xf32>, tensor<1x32xf32>
+
+  // Refused: the kernel, which the passes would not make, multiplies another row as well.
+  func.func private @other_rows(%x: tensor<1x32xf32>, %w: tensor<32x32x!hir.packed<f32>>, %g: tensor<32xf32>) -> tensor<1x32xf32> {
+    %n = mir.rms_norm %x, %g eps 1.0e-05 : tensor<1x32xf32>, tensor<32xf32>
+    %y = mir.kernel -> (tensor<1x32xf32>) {
+      %a = mir.matmul %n, %w : tensor<1x32xf32>, tensor<32x32x!hir.packed<f32>> -> tensor<1x32xf32>
+      %b = mir.matmul %x, %w : tensor<1x32xf32>, tensor<32x32x!hir.packed<f32>> -> tensor<1x32xf32>
+      %s = mir.binary mul %a, %b : tensor<1x32xf32>
+      mir.yield %s : tensor<1x32xf32>
+    }
+    func.return %y : tensor<1x32xf32>
+  }
+  // CHECK-LABEL: func.func private @other_rows(
+  // CHECK-NEXT:   %n = mir.rms_norm %x, %g eps 1.0e-05 : tensor<1x32xf32>, tensor<32xf32>
+  // CHECK-NEXT:   %y = mir.kernel -> (tensor<1x32xf32>) {
+  // CHECK-NEXT:     %a = mir.matmul %n, %w : tensor<1x32xf32>, tensor<32x32x!hir.packed<f32>> -> tensor<1x32xf32>
+  // CHECK-NEXT:     %b = mir.matmul %x, %w : tensor<1x32xf32>, tensor<32x32x!hir.packed<f32>> -> tensor<1x32xf32>
+  // CHECK-NEXT:     %s = mir.binary mul %a, %b : tensor<1x32xf32>
+  // CHECK-NEXT:     mir.yield %s : tensor<1x32xf32>
+  // CHECK-NEXT:   }
+  // CHECK-NEXT:   func.return %y : tensor<1x32xf32>
 }

@@ -1,0 +1,226 @@
+"""What benchmarks share: workers in processes of their own, the machine's floors, and tables."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+Handler = Callable[[dict[str, Any]], dict[str, Any]]
+"""Does one job in a worker; jobs and answers are JSON objects."""
+
+
+# Workers
+
+
+class Worker:
+    """
+    A contestant in a process of its own, asleep between its jobs.
+
+    `python` is its interpreter and `args` are its command line; it must call `serve`. Raises
+    SystemExit, with the end of what it wrote to stderr, where it ends before it answers.
+    """
+
+    def __init__(self, python: str, args: Sequence[str]):
+        self.idle_cpu_s = 0.0
+        """CPU time that it used between jobs, which should be none."""
+        self._name = " ".join(args)
+        self._errors = tempfile.TemporaryFile()
+        self._process = subprocess.Popen(
+            [python, *args],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._errors,
+            text=True,
+        )
+
+    def ask(self, **job: Any) -> dict[str, Any]:
+        """Let it do a job, and return its answer."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        try:
+            print(json.dumps(job), file=self._process.stdin, flush=True)
+            answer = self._process.stdout.readline()
+        except BrokenPipeError:
+            answer = ""
+        if not answer:
+            self._process.wait()
+            self._errors.seek(0)
+            raise SystemExit(f"{self._name} failed:\n{self._errors.read()[-2000:].decode()}")
+        result: dict[str, Any] = json.loads(answer)
+        self.idle_cpu_s += result.pop("idle_cpu_s")
+        return result
+
+    def close(self) -> None:
+        self._process.communicate()
+        self._errors.close()
+
+    def __enter__(self) -> Worker:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def serve(handler: Handler) -> None:
+    """Answer the jobs that come over stdin until it ends; stdout is for the answers alone."""
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    slept_at = time.process_time()
+    for line in sys.stdin:
+        idle = time.process_time() - slept_at
+        answer = handler(json.loads(line))
+        print(json.dumps({**answer, "idle_cpu_s": idle}), file=answers, flush=True)
+        slept_at = time.process_time()
+
+
+# Floors: what the machine gives to simple loops, with the threads that rlx would use
+
+
+class Floors:
+    """
+    Reading and multiplying at their plainest: what a decode or a prefill could at best reach.
+
+    Reading sums a buffer of `nbytes`, on 2 MB pages where the system gives them, by loads of 64
+    bytes; the FMAs run on registers.
+    """
+
+    FMA_COUNT = 100_000
+    ACCUMULATORS = 12
+
+    def __init__(self, threads: int, nbytes: int):
+        import numpy as np
+
+        from rlx.lowering.target import Target
+        from rlx.runtime.jit import Engine, compile_object
+        from rlx.runtime.memory import Segment
+        from rlx.runtime.threads import Team
+
+        self._target = Target.host()
+        self._engine = Engine(compile_object(self._code(), self._target))
+        self._team = Team(threads)
+        self._buffer = Segment(nbytes, huge=True)
+        self._buffer.view(0, np.uint8, [nbytes])[:] = 1
+        self._out = Segment(64 * threads)
+        self._out.view(0, np.float32, [16 * threads])[:] = 1
+        self._context = np.array([self._buffer.address, nbytes, self._out.address], np.int64)
+
+    def read(self) -> float:
+        """Return GB/s of one pass over the buffer."""
+        return self._buffer.nbytes / self._seconds("read") / 1e9
+
+    def fma(self) -> float:
+        """Return GFLOP/s of the team."""
+        lanes = self._target.vector_bits // 32
+        flops = self.FMA_COUNT * self.ACCUMULATORS * lanes * 2 * self._team.threads
+        return flops / self._seconds("fma") / 1e9
+
+    def _seconds(self, job: str) -> float:
+        address = self._engine.address(job)
+        started = time.perf_counter()
+        self._team.run(address, self._context.ctypes.data)
+        return time.perf_counter() - started
+
+    def _code(self) -> str:
+        from rlx.lowering.emitter import Module
+
+        module = Module(self._target)
+        self._emit_read(module)
+        self._emit_fma(module)
+        return module.text
+
+    def _emit_read(self, module: Any) -> None:
+        params = [("ptr", "context"), ("i64", "tid"), ("i64", "threads")]
+        f = module.function("read", params, exported=True)
+        context, tid, threads = f.params
+        loads, vector = 8, "<16 x i32>"
+        share = f.and_(f.udiv(f.load("i64", f.at(context, 8)), threads), -64 * loads)
+        start = f.at(f.load("ptr", context), f.mul(share, tid))
+
+        def step(i: Any, sums: list[Any]) -> list[Any]:
+            at = f.at(start, i)
+            return [f.add(s, f.load(vector, f.at(at, 64 * j), 64)) for j, s in enumerate(sums)]
+
+        total, *others = f.for_(0, share, 64 * loads, [f.zero(vector)] * loads, step)
+        for other in others:
+            total = f.add(total, other)
+        f.store(total, f.at(f.load("ptr", f.at(context, 16)), tid, 64))
+        f.ret()
+
+    def _emit_fma(self, module: Any) -> None:
+        params = [("ptr", "context"), ("i64", "tid"), ("i64", "threads")]
+        f = module.function("fma", params, exported=True)
+        context, tid, _ = f.params
+        out = f.at(f.load("ptr", f.at(context, 16)), tid, 64)
+        x = f.splat(f.load("float", out), self._target.vector_bits // 32)
+        total, *others = f.for_(
+            0,
+            self.FMA_COUNT,
+            1,
+            [x] * self.ACCUMULATORS,
+            lambda _, sums: [f.fma(s, x, x) for s in sums],
+        )
+        for other in others:
+            total = f.fadd(total, other)
+        f.store(total, out)
+        f.ret()
+
+
+# Reports
+
+
+def median(samples: Sequence[float]) -> float:
+    return statistics.median(samples)
+
+
+def machine() -> str:
+    """Return a line about the machine, its load now included."""
+    from rlx.lowering.target import Target
+
+    target = Target.host()
+    load = f", load average {os.getloadavg()[0]:.1f} at the start" if os.name == "posix" else ""
+    return f"{_cpu_model()} ({target.cpu}), {target.cores} cores for this process{load}"
+
+
+def _cpu_model() -> str:
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.split(":", 1)[1].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()
+
+
+def today() -> str:
+    return f"{datetime.now(timezone.utc):%Y-%m-%d %H:%M} UTC"
+
+
+def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Return a Markdown table; the first column is text, the others are numbers."""
+    rule = ["---", *["---:"] * (len(header) - 1)]
+    return "\n".join(f"| {' | '.join(row)} |" for row in (header, rule, *rows))
+
+
+def update_section(readme: Path, name: str, text: str) -> None:
+    """Replace what stands between the marks `name:begin` and `name:end` of a Markdown file."""
+    begin, end = f"<!-- {name}:begin -->", f"<!-- {name}:end -->"
+    before, found, rest = readme.read_text().partition(begin)
+    _, closed, after = rest.partition(end)
+    if not (found and closed):
+        raise SystemExit(f"{readme}: expected the marks {begin} and {end}")
+    readme.write_text(f"{before}{begin}\n{text.strip()}\n{end}{after}")
+
+
+def write_json(path: str | None, result: Mapping[str, Any]) -> None:
+    if path:
+        Path(path).write_text(json.dumps(result, indent=1) + "\n")
