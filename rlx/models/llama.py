@@ -69,10 +69,10 @@ class LlamaConfig:
         ):
             if value % _STEP:
                 raise RlxError(f"{_key(key)}: expected a multiple of {_STEP}, got {value}")
-        if self.n_rot % 2 or self.n_rot > self.head_dim:
+        if self.n_rot > self.head_dim:
             raise RlxError(
-                f"{_key('rope.dimension_count')}: expected an even number up to the head's "
-                f"{self.head_dim} features, got {self.n_rot}"
+                f"{_key('rope.dimension_count')}: expected at most the head's {self.head_dim} "
+                f"features, got {self.n_rot}"
             )
 
     def shapes(self) -> Iterator[tuple[str, tuple[int, ...]]]:
