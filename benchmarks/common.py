@@ -11,9 +11,9 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 Handler = Callable[[dict[str, Any]], dict[str, Any]]
 """Does one job in a worker; jobs and answers are JSON objects."""
@@ -64,7 +64,7 @@ class Worker:
         self._process.communicate()
         self._errors.close()
 
-    def __enter__(self) -> Worker:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -182,6 +182,11 @@ def median(samples: Sequence[float]) -> float:
     return statistics.median(samples)
 
 
+def spread(samples: Sequence[float], digits: int = 1) -> list[str]:
+    """Return the median and the best of some rates."""
+    return [f"{median(samples):.{digits}f}", f"{max(samples):.{digits}f}"]
+
+
 def machine() -> str:
     """Return a line about the machine, its load now included."""
     from rlx.lowering.target import Target
@@ -202,7 +207,7 @@ def _cpu_model() -> str:
 
 
 def today() -> str:
-    return f"{datetime.now(timezone.utc):%Y-%m-%d %H:%M} UTC"
+    return f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC"
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

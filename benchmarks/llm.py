@@ -17,15 +17,26 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Sequence
+from contextlib import ExitStack
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from common import Floors, Handler, Worker, machine, median, serve, table, today
-from common import update_section, write_json
+from common import (
+    Floors,
+    Handler,
+    Worker,
+    machine,
+    median,
+    serve,
+    spread,
+    table,
+    today,
+    update_section,
+    write_json,
+)
 
 HERE = Path(__file__).resolve().parent
 CONTEXT = 1024
@@ -64,10 +75,10 @@ def prompt_ids(model: str, count: int) -> list[int]:
 # The contestants, each in its worker
 
 
-def rlx_worker(model_path: str, threads: int) -> Handler:
+def rlx_worker(path: str, threads: int) -> Handler:
     import rlx
 
-    model = rlx.load(model_path, "exact", threads, CONTEXT)
+    model = rlx.load(path, "exact", threads, CONTEXT)
 
     def handle(job: dict[str, Any]) -> dict[str, Any]:
         if job["what"] == "profile":
@@ -110,15 +121,16 @@ def outside_native(model: Any, prompt: Sequence[int]) -> float:
     return (wall - native) / wall
 
 
-def llama_worker(model_path: str, threads: int) -> Handler:
+def llama_worker(path: str, threads: int) -> Handler:
     import xllamacpp
 
     params = xllamacpp.CommonParams()
-    params.model.path = model_path
+    params.model.path = path
     params.n_ctx = CONTEXT
     params.n_parallel = 1
     params.n_gpu_layers = 0
     params.warmup = True
+    params.cache_prompt, params.cache_ram_mib = False, 0
     params.cpuparams.n_threads = params.cpuparams_batch.n_threads = threads
     server = xllamacpp.Server(params)
 
@@ -164,9 +176,8 @@ def floor_worker(nbytes: int, threads: int) -> Handler:
 WORKERS = {"rlx": rlx_worker, "llama.cpp": llama_worker, "floor": floor_worker}
 
 
-def spawn(name: str, about: str | int, threads: int, python: str = sys.executable) -> Worker:
-    args = ["--worker", name, "--about", str(about), "--threads", str(threads)]
-    return Worker(python, [str(HERE / "llm.py"), *args])
+def spawn(name: str, python: str = sys.executable, **config: Any) -> Worker:
+    return Worker(python, [str(HERE / "llm.py"), "--worker", name, json.dumps(config)])
 
 
 # Measurements
@@ -182,12 +193,12 @@ def side_by_side(
     }
     floors: dict[str, list[float]] = {"read": [], "fma": []}
     with ExitStack() as stack:
-        rlx = stack.enter_context(spawn("rlx", model, threads))
+        rlx = stack.enter_context(spawn("rlx", path=model, threads=threads))
         nbytes: int = rlx.ask(**job)["weight_bytes_per_step"]
-        llama = stack.enter_context(spawn("llama.cpp", model, threads, llama_python))
+        llama = stack.enter_context(spawn("llama.cpp", llama_python, path=model, threads=threads))
         llama.ask(**job)
         about = llama.ask(what="about")
-        floor = stack.enter_context(spawn("floor", nbytes, threads))
+        floor = stack.enter_context(spawn("floor", nbytes=nbytes, threads=threads))
         floor.ask()
         for i in range(rounds):
             for kind, samples in floor.ask().items():
@@ -212,12 +223,6 @@ def side_by_side(
     }
 
 
-@contextmanager
-def empty_cache() -> Iterator[str]:
-    with tempfile.TemporaryDirectory() as folder:
-        yield folder
-
-
 def generate(model: str, cache: str, *args: str) -> dict[str, Any]:
     """Run `rlx generate --json` in a new process, with its cache in a folder."""
     command = [sys.executable, "-m", "rlx.tools.cli", "generate", model, "--json", *args]
@@ -232,7 +237,7 @@ def generate(model: str, cache: str, *args: str) -> dict[str, Any]:
 def starts(model: str) -> dict[str, Any]:
     """Return the figures of a first start, and of later ones, which answer a chat question."""
     chat = ["--chat", "--prompt", CHAT, "-n", "16", "--precision", "exact"]
-    with empty_cache() as cache:
+    with tempfile.TemporaryDirectory() as cache:
         cold = generate(model, cache, *chat)
         warm = [generate(model, cache, *chat) for _ in range(STARTS)]
     return {"cold": cold, "warm": warm}
@@ -241,7 +246,7 @@ def starts(model: str) -> dict[str, Any]:
 def resident(model: str, prompt: list[int], new: int) -> dict[str, Any]:
     """Return the figures of processes that generate; the first has compiled, the second hasn't."""
     args = ["--prompt-ids", ",".join(map(str, prompt)), "-n", str(new), "--no-stop"]
-    with empty_cache() as cache:
+    with tempfile.TemporaryDirectory() as cache:
         options = [*args, "--max-context", str(CONTEXT), "--precision", "exact"]
         return {name: generate(model, cache, *options) for name in ("compiled", "cached")}
 
@@ -258,7 +263,7 @@ def depths(repeats: int) -> dict[str, list[float]]:
             write_llama(Path(folder, f"{layers}.gguf"), layers=layers, **sizes)
         for _ in range(repeats):
             for layers in LAYERS:
-                with empty_cache() as cache:
+                with tempfile.TemporaryDirectory() as cache:
                     path = str(Path(folder, f"{layers}.gguf"))
                     figures = generate(path, cache, "--prompt-ids", "1", "-n", "1")
                 times[str(layers)].append(figures["compile_s"])
@@ -273,8 +278,8 @@ def rates_table(results: dict[str, Any]) -> str:
     for threads, result in results.items():
         for kind in ("prefill", "decode"):
             ours, theirs = result["rlx"][kind], result["llama.cpp"][kind]
-            cells = [f"{median(s):.1f} | {max(s):.1f}" for s in (ours, theirs)]
-            rows.append([threads, kind, *cells, f"**{median(ours) / median(theirs):.2f}**"])
+            ratio = f"**{median(ours) / median(theirs):.2f}**"
+            rows.append([threads, kind, *spread(ours), *spread(theirs), ratio])
     names = ["rlx median", "best", "llama.cpp median", "best", "ratio of medians"]
     return table(["threads", "tok/s", *names], rows)
 
@@ -288,9 +293,9 @@ def floors_table(results: dict[str, Any]) -> str:
             [
                 threads,
                 f"{decode:.1f}",
-                f"{median(read):.1f} | {max(read):.1f}",
+                *spread(read),
                 f"{decode / median(read):.0%}",
-                f"{median(fma):.0f} | {max(fma):.0f}",
+                *spread(fma, 0),
                 f"{result['outside_native']:.2%}",
             ]
         )
@@ -358,8 +363,6 @@ def parse() -> argparse.Namespace:
     add("--update", action="store_true", help="put the tables in benchmarks/README.md")
     add("--rates-only", action="store_true", help="leave out starts, memory and compile times")
     add("--llama-python", default=sys.executable, metavar="PYTHON", help="another xllamacpp's")
-    add("--worker", choices=WORKERS, help=argparse.SUPPRESS)
-    add("--about", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if min(args.rounds, args.new - 1, args.prompt_tokens) < 1:
         parser.error("expected at least 1 round, 1 prompt token and 2 new tokens")
@@ -369,12 +372,11 @@ def parse() -> argparse.Namespace:
 
 
 def main() -> None:
+    if sys.argv[1:2] == ["--worker"]:
+        _, _, name, config = sys.argv
+        return serve(WORKERS[name](**json.loads(config)))
     args = parse()
     counts = [int(n) for n in args.threads.split(",")]
-    if args.worker == "floor":
-        return serve(floor_worker(int(args.about), counts[0]))
-    if args.worker:
-        return serve(WORKERS[args.worker](args.about, counts[0]))
     model = model_path()
     prompt = prompt_ids(model, args.prompt_tokens)
     result: dict[str, Any] = {

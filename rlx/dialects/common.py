@@ -41,22 +41,22 @@ DIMS = "rlx.dims"
 MAX_DIM = 2**63 - 1
 """The largest size of a dimension."""
 
-FORMATS: dict[str, int] = {
-    "f32": 1,
-    "f16": 1,
-    "bf16": 1,
-    "q4_0": 32,
-    "q4_1": 32,
-    "q5_0": 32,
-    "q5_1": 32,
-    "q8_0": 32,
-    "q2_k": 256,
-    "q3_k": 256,
-    "q4_k": 256,
-    "q5_k": 256,
-    "q6_k": 256,
-}
-"""Weight formats that the IR can name -> elements of a block."""
+FORMATS = (
+    "f32",
+    "f16",
+    "bf16",
+    "q4_0",
+    "q4_1",
+    "q5_0",
+    "q5_1",
+    "q8_0",
+    "q2_k",
+    "q3_k",
+    "q4_k",
+    "q5_k",
+    "q6_k",
+)
+"""Weight formats that the IR can name."""
 
 
 class PhaseKind(StrEnum):

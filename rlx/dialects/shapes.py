@@ -6,6 +6,7 @@ from xdsl.dialects.builtin import IntegerAttr, TensorType, f32, i32
 from xdsl.ir import Attribute, Operation
 from xdsl.utils.exceptions import VerifyException
 
+from rlx.contract.quant import GGML_TYPES_BY_NAME
 from rlx.dialects.common import (
     FORMATS,
     Dim,
@@ -72,9 +73,10 @@ def check_blocks(what: str, type_: Attribute) -> None:
         return
     format_ = format_of(type_)
     last = dims_of(type_)[-1]
-    if isinstance(last, int) and last % FORMATS[format_]:
+    if isinstance(last, int) and last % GGML_TYPES_BY_NAME[format_].elements:
         raise VerifyException(
-            f"{what}: expected rows of whole {format_} blocks of {FORMATS[format_]}, "
+            f"{what}: expected rows of whole {format_} blocks of "
+            f"{GGML_TYPES_BY_NAME[format_].elements}, "
             f"got {spell(type_)}"
         )
 

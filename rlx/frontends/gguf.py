@@ -24,8 +24,8 @@ from typing import Any, NamedTuple, NoReturn, Self, TypeVar, overload
 import numpy as np
 from numpy.typing import NDArray
 
+from rlx.contract.quant import GGML_TYPES
 from rlx.errors import RlxError
-from rlx.frontends.quants import GGML_TYPES
 
 T = TypeVar("T")
 D = TypeVar("D")

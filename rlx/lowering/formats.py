@@ -20,6 +20,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from rlx.contract.quant import GGML_TYPES_BY_NAME
 from rlx.errors import RlxError
 from rlx.lowering.emitter import Function
 from rlx.lowering.target import PANEL
@@ -28,10 +29,9 @@ from rlx.lowering.values import Index, Value, f32, i64, vec
 
 @dataclass(frozen=True)
 class Format:
-    """How a weight format stores `block` consecutive elements of a row."""
+    """How panels store the blocks of a weight format."""
 
-    block: int
-    block_bytes: int
+    name: str
     words: int = 0
     """Words of quantised values in a block; 0 for a float format."""
     halves: int = 0
@@ -40,6 +40,15 @@ class Format:
     """The stored number that stands for 0, where the block has no minimum."""
     interleaved: bool = False
     """Whether a panel keeps each block's scales behind it, and not all of them at its end."""
+
+    @property
+    def block(self) -> int:
+        """Return the elements of a block, consecutive in a row."""
+        return GGML_TYPES_BY_NAME[self.name].elements
+
+    @property
+    def block_bytes(self) -> int:
+        return GGML_TYPES_BY_NAME[self.name].nbytes
 
     @property
     def quantised(self) -> bool:
@@ -59,12 +68,15 @@ class Format:
 
 
 FORMATS: dict[str, Format] = {
-    "q4_1": Format(32, 20, words=4, halves=2, interleaved=True),
-    "q4_0": Format(32, 18, words=4, halves=1, zero=8),
-    "q8_0": Format(32, 34, words=8, halves=1, zero=128),
-    "f32": Format(1, 4),
-    "f16": Format(1, 2),
-    "bf16": Format(1, 2),
+    form.name: form
+    for form in (
+        Format("q4_1", words=4, halves=2, interleaved=True),
+        Format("q4_0", words=4, halves=1, zero=8),
+        Format("q8_0", words=8, halves=1, zero=128),
+        Format("f32"),
+        Format("f16"),
+        Format("bf16"),
+    )
 }
 
 

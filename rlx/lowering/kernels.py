@@ -243,7 +243,9 @@ def emit_elementwise(body: Body) -> None:
     """Element-wise operations, or none (a copy), on tensors of one shape, whatever it is."""
     f = body.f
     types = {v.type for v in [*body.block.args, *body.yielded]}
-    if len(types) != 1 or format_of(next(iter(types))) != "f32":
+    # A copy moves four bytes of whatever they are.
+    known = ("f32",) if body.ops else ("f32", "i32")
+    if len(types) != 1 or format_of(next(iter(types))) not in known:
         raise RlxError(
             "element-wise: expected tensors of one shape of f32 in a kernel, got "
             + ", ".join(spell(t) for t in types)

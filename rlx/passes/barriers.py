@@ -16,7 +16,7 @@ from xdsl.rewriter import InsertPoint, Rewriter
 
 from rlx.dialects import lir, mir
 from rlx.dialects.common import PhaseKind
-from rlx.passes.outline import appended
+from rlx.passes.outline import written_arguments
 
 
 class Range(NamedTuple):
@@ -71,11 +71,11 @@ class _Pending:
         self.writes.clear()
 
 
-def _touched(op: lir.LaunchOp, appends: dict[str, set[int]]) -> tuple[list[Range], list[Range]]:
+def _touched(op: lir.LaunchOp, written: dict[str, set[int]]) -> tuple[list[Range], list[Range]]:
     reads = [range_of(v) for v in op.ins]
-    written = appends[op.kernel.root_reference.data]
+    also = written[op.kernel.root_reference.data]
     outs = [*op.outs, *([op.scratch] if op.scratch is not None else [])]
-    return reads, [*(range_of(v) for v in outs), *(reads[i] for i in written)]
+    return reads, [*(range_of(v) for v in outs), *(reads[i] for i in also)]
 
 
 def insert_barriers(
@@ -86,7 +86,7 @@ def insert_barriers(
 
     Packing, prologue and step are jobs of their own: all threads end one before the next begins.
     """
-    appends = {k.sym_name.data: appended(k.body.block) for k in kernels}
+    written = {k.sym_name.data: written_arguments(k.body.block) for k in kernels}
     pending, job = _Pending(), None
     for op in list(block.ops):
         launch = next((o for o in op.walk() if isinstance(o, lir.LaunchOp)), None)
@@ -95,10 +95,10 @@ def insert_barriers(
         if _job_of(launch) != job:
             pending.clear()
         job = _job_of(launch)
-        _insert([op], appends, pending)
+        _insert([op], written, pending)
     alone = {k.sym_name.data for k in kernels if isinstance(k.body.block.first_op, mir.SampleOp)}
     last = [op for op in _since_barrier(block) if op.kernel.root_reference.data not in alone]
-    touched = [_touched(op, appends) for op in last]
+    touched = [_touched(op, written) for op in last]
     end = _Pending([r for rs, _ in touched for r in rs], [w for _, ws in touched for w in ws])
     # The first thread, which alone samples, hands the token on to the next step.
     reads = [Range(f"{lir.OutputOp.name} {name}", 0, 1) for name in carried.values()]
@@ -123,16 +123,16 @@ def _since_barrier(block: Block) -> Iterator[lir.LaunchOp]:
         yield from (inner for inner in op.walk() if isinstance(inner, lir.LaunchOp))
 
 
-def _insert(ops: Iterable[Operation], appends: dict[str, set[int]], pending: _Pending) -> None:
+def _insert(ops: Iterable[Operation], written: dict[str, set[int]], pending: _Pending) -> None:
     for op in ops:
         if isinstance(op, lir.LoopOp):
             body = op.body.block
-            _insert(list(body.ops), appends, pending)
-            if _next_turn_conflicts(body, appends, pending):
+            _insert(list(body.ops), written, pending)
+            if _next_turn_conflicts(body, written, pending):
                 body.add_op(lir.BarrierOp())
                 pending.clear()
         elif isinstance(op, lir.LaunchOp):
-            reads, writes = _touched(op, appends)
+            reads, writes = _touched(op, written)
             if pending.conflicts(reads, writes):
                 Rewriter.insert_op(lir.BarrierOp(), InsertPoint.before(op))
                 pending.clear()
@@ -140,14 +140,14 @@ def _insert(ops: Iterable[Operation], appends: dict[str, set[int]], pending: _Pe
             pending.writes += writes
 
 
-def _next_turn_conflicts(body: Block, appends: dict[str, set[int]], pending: _Pending) -> bool:
+def _next_turn_conflicts(body: Block, written: dict[str, set[int]], pending: _Pending) -> bool:
     """Return whether a loop's next turn, up to its first barrier, conflicts with this one."""
     trial = pending.of_every_layer()
     for op in body.ops:
         if isinstance(op, lir.BarrierOp):
             return False
         if isinstance(op, lir.LaunchOp):
-            reads, writes = _touched(op, appends)
+            reads, writes = _touched(op, written)
             if trial.conflicts(reads, writes):
                 return True
     return False

@@ -22,28 +22,18 @@ from xdsl.pattern_rewriter import PatternRewriter, PatternRewriteWalker, Rewrite
 from xdsl.rewriter import InsertPoint
 from xdsl.traits import is_side_effect_free
 
-from rlx.contract import PAST_SEQ, SYMBOL_NAMES, GraphIoProfile, IoFusionGate
+from rlx.contract import (
+    PAST_SEQ,
+    SYMBOL_NAMES,
+    GraphIoProfile,
+    IoFusionGate,
+    fusion_benefit,
+)
+from rlx.contract.quant import GGML_TYPES_BY_NAME
 from rlx.dialects import mir
-from rlx.dialects.common import FORMATS, DimTable, dims_of, element_of, format_of
+from rlx.dialects.common import DimTable, dims_of, element_of, format_of
 from rlx.errors import RlxError
-from rlx.passes.fusion_report import FusionEntry, FusionLog, score_ns
-
-_BLOCK_BYTES = {
-    "f32": 4,
-    "f16": 2,
-    "bf16": 2,
-    "q4_0": 18,
-    "q4_1": 20,
-    "q5_0": 22,
-    "q5_1": 24,
-    "q8_0": 34,
-    "q2_k": 84,
-    "q3_k": 110,
-    "q4_k": 144,
-    "q5_k": 176,
-    "q6_k": 210,
-}
-
+from rlx.passes.fusion_report import FusionEntry, FusionLog
 
 # Launches
 
@@ -111,8 +101,8 @@ def nbytes(type_: Attribute, sizes: Mapping[str, int]) -> int:
     element = element_of(type_)
     if isinstance(element, FixedBitwidthType):
         return elements * element.size
-    format_ = format_of(type_)
-    return elements // FORMATS[format_] * _BLOCK_BYTES[format_]
+    block = GGML_TYPES_BY_NAME[format_of(type_)]
+    return elements // block.elements * block.nbytes
 
 
 def _bytes_read(op: Operation, index: int, sizes: Mapping[str, int]) -> int:
@@ -337,7 +327,7 @@ class Fusion:
             launches_after=after.kernel_launches,
             bytes_before=before.device_traffic_bytes,
             bytes_after=after.device_traffic_bytes,
-            score_ns=score_ns(self.gate, before, after),
+            score_ns=self.gate.score_ns(fusion_benefit(before, after)),
             reason=reason or "",
         )
         self.log.add(parts(op)[0], entry)

@@ -22,7 +22,6 @@ from xdsl.dialects.builtin import (
 from xdsl.ir import Attribute, Operation
 from xdsl.utils.hints import isa
 
-from rlx.contract import GraphIoProfile, IoFusionGate, fusion_benefit
 from rlx.dialects.ops import i64_attr
 
 FUSION_REPORT = "rlx.fusion_report"
@@ -131,8 +130,3 @@ def fusion_report(module: ModuleOp) -> list[FusionEntry]:
     if not isa(report, ArrayAttr[DictionaryAttr]):
         return []
     return [FusionEntry.from_attribute(entry) for entry in report]
-
-
-def score_ns(gate: IoFusionGate, before: GraphIoProfile, after: GraphIoProfile) -> float:
-    """Return the time that a gate expects a fusion to save in each run, in ns."""
-    return gate.score_ns(fusion_benefit(before, after))

@@ -32,8 +32,6 @@ class Launch:
     op: Operation
     ins: list[SSAValue]
     outs: list[SSAValue]
-    appends: set[int]
-    """Positions in `ins` of states that the kernel writes."""
     in_place: set[tuple[int, int]]
     """Pairs (in, out) where an element is read before the same element is written, nowhere else."""
 
@@ -70,7 +68,6 @@ class Kernels:
             op,
             ins,
             [op.results[i] for i in kept],
-            appended(block),
             in_place(block),
         )
 
@@ -124,10 +121,11 @@ def _stem(ops: Sequence[Operation]) -> str:
     return "_".join(dict.fromkeys(names)) or "copy"
 
 
-def appended(block: Block) -> set[int]:
-    """Return the positions of the arguments that are states written in the block."""
-    states = {op.state for op in block.ops if isinstance(op, mir.AppendOp)}
-    return {i for i, a in enumerate(block.args) if a in states}
+def written_arguments(block: Block) -> set[int]:
+    """Return the positions of the arguments that the block writes: states, counters of sampling."""
+    written = {op.state for op in block.ops if isinstance(op, mir.AppendOp)}
+    written |= {op.params for op in block.ops if isinstance(op, mir.SampleOp)}
+    return {i for i, a in enumerate(block.args) if a in written}
 
 
 def in_place(block: Block) -> set[tuple[int, int]]:

@@ -11,7 +11,7 @@ from xdsl.ir import Operation, SSAValue
 from rlx.dialects import lir, mir
 from rlx.dialects.common import DimTable, PhaseKind
 from rlx.passes.buffers import size_of
-from rlx.passes.outline import appended
+from rlx.passes.outline import written_arguments
 from rlx.passes.program import fail
 
 PACK, PROLOGUE, STEP = "pack", "prologue", "step"
@@ -104,7 +104,7 @@ class Plan:
         reads = [self.bytes_of(v, layer) for v in op.ins]
         outs = [*op.outs, *([op.scratch] if op.scratch is not None else [])]
         writes = [self.bytes_of(v, layer) for v in outs]
-        writes += [reads[i] for i in appended(kernel.body.block)]
+        writes += [reads[i] for i in written_arguments(kernel.body.block)]
         turn = "" if layer is None else f" in layer {layer}"
         alone = isinstance(kernel.body.block.first_op, mir.SampleOp)
         return Access(f"@{kernel.sym_name.data}{turn}", job_of(op), reads, writes, alone)

@@ -216,7 +216,7 @@ def _check_barriers(plan: Plan) -> Iterator[str]:
 def _check_packing(plan: Plan) -> Iterator[str]:
     """Every packed weight that a launch reads has been packed, and sources are read by no other."""
     ops = plan.program.body.block.ops
-    packed: dict[str, set[int]] = {}
+    packed: dict[str, list[range]] = {}
     for op in (o for o in launches([plan.program]) if job_of(o) == PACK):
         loop = op.parent_op()
         for ref in (v.owner for v in op.outs):
@@ -224,7 +224,7 @@ def _check_packing(plan: Plan) -> Iterator[str]:
                 layers = range(1)
                 if ref.layer is not None and isinstance(loop, lir.LoopOp):
                     layers = range(loop.first.value.data, loop.last.value.data)
-                packed.setdefault(ref.symbol.root_reference.data, set()).update(layers)
+                packed.setdefault(ref.symbol.root_reference.data, []).append(layers)
     weights = {op.sym_name.data for op in plan.module.ops if isinstance(op, lir.WeightOp)}
     for op in launches([plan.program]):
         packs = isinstance(plan.kernel(op).body.block.first_op, mir.PackOp)
@@ -239,7 +239,7 @@ def _check_packing(plan: Plan) -> Iterator[str]:
                 continue
             for used in event.reads:
                 symbol, layer = used.space
-                if symbol in weights and layer not in packed.get(symbol, ()):
+                if symbol in weights and not any(layer in r for r in packed.get(symbol, ())):
                     yield f"never packed: {event.name} reads {used}"
             for used in event.writes:
                 if used.space[0] in weights:

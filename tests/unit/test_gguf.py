@@ -16,9 +16,10 @@ import pytest
 from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
 from models import finish, write_llama
 
+from rlx.contract.quant import GGML_TYPES, GGML_TYPES_BY_NAME
 from rlx.errors import RlxError
 from rlx.frontends.gguf import GgufFile, StringArray
-from rlx.frontends.quants import GGML_TYPES, GGML_TYPES_BY_NAME, dequantize
+from rlx.frontends.quants import dequantize
 
 U8, BOOL, STRING, ARRAY, U32 = 0, 7, 8, 9, 4
 

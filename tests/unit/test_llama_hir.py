@@ -295,7 +295,7 @@ def test_prefill_and_decode_compute_a_llama(tmp_path: Path, tied: bool):
         ("llama.rope.freq_base", float("nan"), "rope.freq_base: expected a positive number, got n"),
         ("llama.rope.freq_base", "1e5", "'llama.rope.freq_base' to be of type float, found str"),
         ("llama.rope.dimension_count", 15, "dimension_count: expected a multiple of 16, got 15"),
-        ("llama.rope.dimension_count", 32, "up to the head's 16 features, got 32"),
+        ("llama.rope.dimension_count", 32, "at most the head's 16 features, got 32"),
         ("llama.attention.layer_norm_rms_epsilon", 0.0, "rms_epsilon: expected a positive number"),
         ("llama.attention.key_length", 32, r"attn_q.weight': expected the shape \(128, 64\)"),
         ("llama.attention.key_length", 0, "attention.value_length|key_length: expected a positive"),
