@@ -244,11 +244,11 @@ def starts(model: str) -> dict[str, Any]:
 
 
 def resident(model: str, prompt: list[int], new: int) -> dict[str, Any]:
-    """Return the figures of processes that generate; the first has compiled, the second hasn't."""
+    """Return the figures of two processes that generate: one compiles first, one only loads."""
     args = ["--prompt-ids", ",".join(map(str, prompt)), "-n", str(new), "--no-stop"]
     with tempfile.TemporaryDirectory() as cache:
         options = [*args, "--max-context", str(CONTEXT), "--precision", "exact"]
-        return {name: generate(model, cache, *options) for name in ("compiled", "cached")}
+        return {name: generate(model, cache, *options) for name in ("compiling", "loading")}
 
 
 def depths(repeats: int) -> dict[str, list[float]]:
@@ -318,8 +318,8 @@ def facts_table(facts: dict[str, Any]) -> str:
     for name, figures in facts["resident"].items():
         granted = figures["arena_bytes"] + figures["state_bytes"] + RESIDENT_ALLOWANCE
         value = f"{figures['rss_anon_bytes'] / 1e6:.0f} of {granted / 1e6:.0f} MB"
-        rows.append([f"RssAnon, of arena + state + 150 MB, process that {name}", value])
-    figures = facts["resident"]["cached"]
+        rows.append([f"RssAnon after {name}, of arena + state + 150 MB", value])
+    figures = facts["resident"]["loading"]
     arena, bound, state = (
         f"{figures[name] / 1e6:.1f}"
         for name in ("arena_bytes", "arena_lower_bound_bytes", "state_bytes")
@@ -343,7 +343,7 @@ def report(result: dict[str, Any]) -> str:
         f"{result['versions']['llvmlite']}; llama.cpp in xllamacpp {about['version']}, which says "
         f"`{about['about']}`.",
         f"SmolLM2 135M, Q4_1; {settings['prompt_tokens']} prompt tokens, {settings['new']} new, "
-        f"{settings['rounds']} rounds. CPU time of idle contestants: at most {idle:.3f} s.",
+        f"rounds: {settings['rounds']}. CPU time of idle contestants: at most {idle:.3f} s.",
         rates_table(results),
         floors_table(results),
     ]
@@ -352,10 +352,19 @@ def report(result: dict[str, Any]) -> str:
     return "\n\n".join(parts)
 
 
+def thread_counts(text: str) -> list[int]:
+    from rlx.lowering.target import usable_cores
+
+    counts = [int(n) for n in text.split(",")]
+    if not all(1 <= n <= usable_cores() for n in counts):
+        raise argparse.ArgumentTypeError(f"expected 1 to {usable_cores()} each, got {text}")
+    return counts
+
+
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[1])
     add = parser.add_argument
-    add("--threads", default="1,2", help="numbers of threads, with commas between (default 1,2)")
+    add("--threads", type=thread_counts, default="1,2", help="numbers of them (default 1,2)")
     add("--rounds", type=int, default=7)
     add("--prompt-tokens", type=int, default=500)
     add("--new", type=int, default=64, help="new tokens (default 64)")
@@ -376,7 +385,6 @@ def main() -> None:
         _, _, name, config = sys.argv
         return serve(WORKERS[name](**json.loads(config)))
     args = parse()
-    counts = [int(n) for n in args.threads.split(",")]
     model = model_path()
     prompt = prompt_ids(model, args.prompt_tokens)
     result: dict[str, Any] = {
@@ -389,7 +397,7 @@ def main() -> None:
     import rlx
 
     result["versions"]["rlx"] = rlx.__version__
-    for threads in counts:
+    for threads in args.threads:
         print(f"{threads} threads ...", file=sys.stderr)
         result["threads"][str(threads)] = side_by_side(
             model, threads, prompt, args.new, args.rounds, args.llama_python

@@ -8,6 +8,7 @@ at, launch by launch, with loops rolled out.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -132,7 +133,7 @@ def _check_arena(plan: Plan) -> list[str]:
     step = tuple(_steps(plan, ops, placed))
     # Two steps: the second finds what the first has left.
     accesses = [*prologue, *([plan_check.Loop(2, step)] if step else [])]
-    return problems + plan_check.check_plan(
+    found = plan_check.check_plan(
         accesses,
         slots,
         max(end, top),
@@ -142,6 +143,22 @@ def _check_arena(plan: Plan) -> list[str]:
         inputs=inputs,
         alignment=alignment,
     )
+    return problems + [_with_names(plan, problem) for problem in found]
+
+
+def _with_names(plan: Plan, problem: str) -> str:
+    """Return a problem with the names of buffers for their numbers."""
+    names = {str(id): plan.bytes_of(v, None) for v, id in plan.ids.items() if _is_placed(v)}
+
+    def name(match: re.Match[str]) -> str:
+        return str(names[match[1]]) if match[1] in names else match[0]
+
+    problem = re.sub(r"(\d+) at \[\d+, \d+\)", name, problem)
+    return re.sub(r"(?<= with )(\d+)$", lambda m: names[m[1]].name, problem)
+
+
+def _is_placed(value: SSAValue) -> bool:
+    return isinstance(value.owner, lir.SlotOp | lir.ViewOp | lir.InputOp | lir.OutputOp)
 
 
 def _steps(
