@@ -128,7 +128,8 @@ def _insert(ops: Iterable[Operation], written: dict[str, set[int]], pending: _Pe
         if isinstance(op, lir.LoopOp):
             body = op.body.block
             _insert(list(body.ops), written, pending)
-            if _next_turn_conflicts(body, written, pending):
+            again = op.last.value.data - op.first.value.data > 1
+            if again and _next_turn_conflicts(body, written, pending):
                 body.add_op(lir.BarrierOp())
                 pending.clear()
         elif isinstance(op, lir.LaunchOp):

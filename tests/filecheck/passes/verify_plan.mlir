@@ -22,8 +22,8 @@ builtin.module {
 
 // A slot on bytes that are needed later.
 // CHECK: error: pass 'verify-plan': verify-plan:
-// CHECK-NEXT: live overlap: step 1 (@neg) writes 3 at [0, 64) over 2 at [0, 64), which is needed later
-// CHECK-NEXT: read after overwrite: step 2 (@add) reads 2 at [0, 64), overwritten by step 1 (@neg) with 3
+// CHECK-NEXT: live overlap: step 1 (@neg) writes %3 [0, 64) over %2 [0, 64), which is needed later
+// CHECK-NEXT: read after overwrite: step 2 (@add) reads %2 [0, 64), overwritten by step 1 (@neg) with %3
 // CHECK-NEXT: in builtin.module:
 builtin.module {
   lir.kernel @neg {
@@ -54,7 +54,7 @@ builtin.module {
 // Part of a slot is enough.
 // CHECK: error: pass 'verify-plan': verify-plan:
 // CHECK-NEXT: not in place: @neg reads %2 [0, 128) and writes %3 [64, 128)
-// CHECK-NEXT: live overlap: step 1 (@neg) writes 3 at [64, 128) over 2 at [0, 128), which the same step uses
+// CHECK-NEXT: live overlap: step 1 (@neg) writes %3 [64, 128) over %2 [0, 128), which the same step uses
 // CHECK-NEXT: in builtin.module:
 builtin.module {
   lir.kernel @neg {
@@ -79,8 +79,8 @@ builtin.module {
 
 // A loop's next turn finds what its first turn has overwritten.
 // CHECK: error: pass 'verify-plan': verify-plan:
-// CHECK-NEXT: live overlap: step 2 (@neg) writes 3 at [0, 64) over 2 at [0, 64), which is needed later
-// CHECK-NEXT: read after overwrite: step 1 (@neg) reads 2 at [0, 64), overwritten by step 2 (@neg) with 3
+// CHECK-NEXT: live overlap: step 2 (@neg) writes %3 [0, 64) over %2 [0, 64), which is needed later
+// CHECK-NEXT: read after overwrite: step 1 (@neg) reads %2 [0, 64), overwritten by step 2 (@neg) with %3
 // CHECK-NEXT: in builtin.module:
 builtin.module {
   lir.kernel @neg {
@@ -114,8 +114,8 @@ builtin.module {
 
 // A read of what nothing writes, or writes only later.
 // CHECK: error: pass 'verify-plan': verify-plan:
-// CHECK-NEXT: unscheduled: step 0 (@add) reads 2 at [0, 64), which no step writes
-// CHECK-NEXT: use before write: step 0 (@add) reads 3 at [64, 128), first written by step 1 (@neg)
+// CHECK-NEXT: unscheduled: step 0 (@add) reads %2 [0, 64), which no step writes
+// CHECK-NEXT: use before write: step 0 (@add) reads %3 [64, 128), first written by step 1 (@neg)
 // CHECK-NEXT: in builtin.module:
 builtin.module {
   lir.kernel @neg {
@@ -143,7 +143,7 @@ builtin.module {
 
 // A result that nothing writes.
 // CHECK: error: pass 'verify-plan': verify-plan:
-// CHECK-NEXT: unscheduled: no step writes all of 1 at [320, 384), a result
+// CHECK-NEXT: unscheduled: no step writes all of output "y", a result
 // CHECK-NEXT: in builtin.module:
 builtin.module {
   lir.kernel @neg {
@@ -264,8 +264,8 @@ builtin.module {
 
 // What the prologue makes is there for every step.
 // CHECK: error: pass 'verify-plan': verify-plan:
-// CHECK-NEXT: live overlap: step 1 (@neg) writes 4 at [1024, 1088) over 3 at [1024, 2048), which is needed later
-// CHECK-NEXT: output clobbered: 3 at [1024, 2048) is overwritten by step 1 (@neg) with 4
+// CHECK-NEXT: live overlap: step 1 (@neg) writes %4 [1024, 1088) over %3 [1024, 2048), which is needed later
+// CHECK-NEXT: output clobbered: %3 [1024, 2048) is overwritten by step 1 (@neg) with %4
 // CHECK-NEXT: in builtin.module:
 builtin.module {
   lir.kernel @neg {
@@ -295,7 +295,7 @@ builtin.module {
 // Neither may a step write it by its own name.
 // CHECK: error: pass 'verify-plan': verify-plan:
 // CHECK-NEXT: prologue result written: @neg writes %2 [0, 64) at every step
-// CHECK-NEXT: use before write: step 0 (@neg) reads 2 at [0, 64), first written by step 0 (@neg)
+// CHECK-NEXT: use before write: step 0 (@neg) reads %2 [0, 64), first written by step 0 (@neg)
 // CHECK-NEXT: in builtin.module:
 builtin.module {
   lir.kernel @neg {
@@ -495,7 +495,7 @@ builtin.module {
 
 // Packing is the only use of a source, and belongs to the prologue.
 // CHECK: error: pass 'verify-plan': verify-plan:
-// CHECK-NEXT: unscheduled: no step writes all of 1 at [320, 384), a result
+// CHECK-NEXT: unscheduled: no step writes all of output "y", a result
 // CHECK-NEXT: late packing: @pack runs in the steady_state, expected the prologue
 // CHECK-NEXT: unpacked weight: @neg reads a weight's source, which only packing may
 // CHECK-NEXT: in builtin.module:
