@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -46,8 +47,6 @@ def compile(
     weights: Mapping[str, Array] | WeightSource | None = None,
     threads: int | None = None,
     target: Target | str | None = None,
-    *,
-    _poison: bool = False,
 ) -> CompiledFunction:
     """
     Compile a program for this machine, or for a lesser CPU whose code it runs.
@@ -61,7 +60,36 @@ def compile(
         target = Target.named(target or "host")
     if isinstance(weights, Mapping) or weights is None:
         weights = MapWeights(weights or {})
-    return CompiledFunction(_checked(module), weights, threads, target, _poison)
+    return CompiledFunction(build(module, target), weights, threads)
+
+
+@dataclass(frozen=True)
+class Built:
+    """A program compiled for a target, without its weights."""
+
+    module: ModuleOp
+    """As it was given."""
+    target: Target
+    manifest: Manifest
+    code: bytes
+    bounds: Bounds
+    written: frozenset[str]
+    """Inputs that a step writes: they are given copies."""
+
+
+def build(module: ModuleOp | str, target: Target) -> Built:
+    """Compile a module or a text; see `compile`."""
+    from xdsl.utils.exceptions import VerifyException
+
+    from rlx.lowering.bounds import bounds_of, written_inputs
+
+    module = _checked(module)
+    planned = module.clone()
+    try:
+        manifest, code = compile_program(planned, target)
+    except VerifyException as e:
+        raise _user_error(e) from e
+    return Built(module, target, manifest, code, bounds_of(planned), written_inputs(planned))
 
 
 def _checked(module: ModuleOp | str) -> ModuleOp:
@@ -105,34 +133,20 @@ class CompiledFunction:
     """
     A compiled program, called with arrays; made by `rlx.compile`.
 
+    With `poison` the arena starts as NaN, so that a read of a byte that nothing has written shows.
+
     State that the program keeps (a KV cache) is zero at first and persists across calls. Calls
     from several Python threads take turns.
     """
 
     def __init__(
-        self,
-        module: ModuleOp,
-        weights: WeightSource,
-        threads: int | None,
-        target: Target,
-        poison: bool,
+        self, built: Built, weights: WeightSource, threads: int | None, poison: bool = False
     ):
-        from xdsl.utils.exceptions import VerifyException
-
-        from rlx.lowering.bounds import bounds_of, written_inputs
-
-        self._module = module
-        self._target = target
-        planned = module.clone()
-        try:
-            self._manifest, code = compile_program(planned, target)
-        except VerifyException as e:
-            raise _user_error(e) from e
-        self._bounds: Bounds = bounds_of(planned)
-        self._written = written_inputs(planned)
+        self._built = built
+        self._manifest = built.manifest
         _check_weights(self._manifest, weights)
         self._state = Segment(max(self._manifest.state_bytes, 64))
-        self._program = Program(self._manifest, code, Team(threads), self._state, poison)
+        self._program = Program(self._manifest, built.code, Team(threads), self._state, poison)
         packed = Segment(max(self._manifest.weight_segment_bytes, 64))
         if self._manifest.weights:
             self._program.pack(weights.raw, packed)
@@ -152,13 +166,13 @@ class CompiledFunction:
         """
         from rlx.passes.pipelines import run_to
 
-        given = _stage_of(self._module)
+        given = _stage_of(self._built.module)
         reachable = STAGES[STAGES.index(given) :]
         if stage not in reachable:
             raise RlxError(f"stage: expected one of {', '.join(reachable)}, got {stage!r}")
-        module = self._module.clone()
+        module = self._built.module.clone()
         if stage == "llvm":
-            return compile_text(module, self._target)[1]
+            return compile_text(module, self._built.target)[1]
         if stage != given:
             run_to(module, stage)
         return str(module) + "\n"
@@ -201,7 +215,7 @@ class CompiledFunction:
         program, manifest = self._program, self._manifest
         for name, array in inputs.items():
             ready = np.require(array, requirements=["C", "A"])
-            program.bind_input(name, ready.copy() if name in self._written else ready)
+            program.bind_input(name, ready.copy() if name in self._built.written else ready)
         for io, result in zip(manifest.outputs, results, strict=True):
             program.bind_output(io.name, result)
         if manifest.carries:
@@ -252,7 +266,7 @@ class CompiledFunction:
                     )
                 source.setdefault(dim, f"input '{io.name}'")
         bound = manifest.bind(sizes)
-        self._bounds.check(manifest.name, bound)
+        self._built.bounds.check(manifest.name, bound)
         return bound
 
     def _results(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_right
 from itertools import accumulate
 from math import prod
@@ -26,6 +27,10 @@ WIDTH = 160
 """Characters of a source line that an error shows."""
 
 
+_STRING = re.compile(r'//[^\n]*|"(?:[^"\\\n\v\f]|\\(?:["nt\\]|[0-9A-Fa-f]{2}))*+("?)')
+"""A comment, or a string and its closing quote, which is empty where there is none."""
+
+
 class SourceError(RlxError):
     """An error in a module; its message begins with the place, `file:line:column: error:`."""
 
@@ -44,6 +49,13 @@ def parse(
         message = f"{name}: error: not UTF-8 text (byte {data[e.start]:#04x} at offset {e.start})"
         raise SourceError(message) from e
     source = _Source(text, name, first_line)
+    # xDSL's lexer takes time exponential in the length of a string that it cannot read.
+    for match in _STRING.finditer(text):
+        if match[1] == "":
+            message = (
+                'a string without an end, or with an escape that is not \\n, \\t, \\\\, \\" or \\XX'
+            )
+            raise SourceError(source.describe(match.start(), message))
     parser: _Parser | None = None
     try:
         parser = _Parser(ctx, source)

@@ -237,6 +237,8 @@ BLOCKS = "".join(f"^b{i}:\n  func.return\n" for i in range(200))
         ('"builtin.module"() ({}) : () -> ()', ["expected a single block"]),
         ('"hir.weight"() : () -> ()', ["property 'sym_name' expected"]),
         ('"hir.linear"() : () -> ()', ["Expected 2 operands"]),
+        (f'hir.weight @w "{"x" * 200}\n', ["stdin:1:15: error: a string without an end"]),
+        (f'hir.weight @w "{"x" * 200}\\q"', ["stdin:1:15: error: a string", "escape"]),
         ('hir.weight @w "\\ED\\A0\\80" : tensor<3xf32>', ["stdin:1:"]),
     ],
     ids=lambda value: repr(value[:40]) if isinstance(value, str | bytes) else "",
