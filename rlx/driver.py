@@ -44,7 +44,7 @@ def source_digest() -> str:
 
 
 @dataclass
-class _Model:
+class Model:
     """An open model file with what is asked of it."""
 
     file: GgufFile
@@ -75,7 +75,7 @@ class _Model:
         )
 
 
-def open_model(path: str | os.PathLike[str], max_context: int | None) -> _Model:
+def open_model(path: str | os.PathLike[str], max_context: int | None) -> Model:
     """
     Open and check a model's file.
 
@@ -91,7 +91,7 @@ def open_model(path: str | os.PathLike[str], max_context: int | None) -> _Model:
         max_context = min(limit, DEFAULT_CONTEXT)
     if isinstance(max_context, bool) or not 1 <= max_context <= limit:
         raise RlxError(f"max_context: expected 1 to {limit}, the model's own, got {max_context}")
-    return _Model(file, fam, config, GgufWeights(file), max_context)
+    return Model(file, fam, config, GgufWeights(file), max_context)
 
 
 def compile_text(module: ModuleOp, target: Target) -> tuple[Manifest, str]:
@@ -112,7 +112,7 @@ def compile_program(module: ModuleOp, target: Target) -> tuple[Manifest, bytes]:
     return manifest, compile_object(text, target)
 
 
-def _compiled(model: _Model, name: str, target: Target) -> tuple[Manifest, bytes]:
+def _compiled(model: Model, name: str, target: Target) -> tuple[Manifest, bytes]:
     """Return a program from the cache, or compile it and keep it there."""
     cache, key = ObjectCache(), model.key(name, target)
     found = cache.get(key)
@@ -135,6 +135,19 @@ def _identity(file: GgufFile) -> str:
     return digest.hexdigest()
 
 
+def _verify_plans(model: Model) -> None:
+    """Raise RlxError where a program's plan doesn't pass the check that shares nothing with it."""
+    from rlx.passes.pipelines import run_to
+    from rlx.passes.verify_plan import check_planned
+
+    for name in PROGRAMS:
+        module = model.build(name)
+        run_to(module, "lir")
+        problems = check_planned(module)
+        if problems:
+            raise RlxError(f"the plan of {name} is wrong, a defect of rlx: {'; '.join(problems)}")
+
+
 def _end_tokens(file: GgufFile) -> frozenset[int]:
     """Return the tokens that end an answer, also where the tokenizer's kind is not supported."""
     try:
@@ -144,7 +157,7 @@ def _end_tokens(file: GgufFile) -> frozenset[int]:
         return frozenset() if end is None else frozenset([end])
 
 
-def print_ir(model: _Model, stage: str, program: str) -> str:
+def print_ir(model: Model, stage: str, program: str) -> str:
     """Return a program's IR at a stage, for the machine that this process runs on."""
     if stage not in STAGES:
         raise RlxError(f"stage: expected one of {', '.join(STAGES)}, got {stage!r}")
@@ -164,6 +177,7 @@ def load(
     precision: str = "auto",
     threads: int | None = None,
     max_context: int | None = None,
+    verify: bool = False,
 ) -> LanguageModel:
     """
     Load a language model from a GGUF file and compile it for this machine.
@@ -171,12 +185,15 @@ def load(
     `precision`: today `exact`, `fast` and `auto` are the same: activations and products of f32
     accuracy, weights as they are in the file. `threads` is clamped to the CPUs that this process
     may use. `max_context` bounds prompt and answer together (default: the model's, up to 2048).
+    `verify` checks the memory plans first, with code that shares nothing with the planner.
     Raises RlxError for a file or an option that rlx can't serve.
     """
     started = time.perf_counter()
     if precision not in PRECISIONS:
         raise RlxError(f"precision: expected one of {', '.join(PRECISIONS)}, got {precision!r}")
     model = open_model(path, max_context)
+    if verify:
+        _verify_plans(model)
     from rlx.runtime.jit import Compilations
 
     compiled = Compilations.count

@@ -97,6 +97,7 @@ def _checked(module: ModuleOp | str) -> ModuleOp:
     from xdsl.utils.exceptions import VerifyException
 
     from rlx.passes.diagnostics import verify
+    from rlx.passes.verify_plan import check_planned
     from rlx.passes.verify_stage import verify_stage
     from rlx.tools.opt_driver import context
     from rlx.tools.source import parse
@@ -105,11 +106,16 @@ def _checked(module: ModuleOp | str) -> ModuleOp:
         module = parse(context(), module.encode(), "module")
     else:
         module = module.clone()
+    stage = _stage_of(module)
     try:
         verify(module)
-        verify_stage(module, _stage_of(module))
+        verify_stage(module, stage)
     except VerifyException as e:
         raise _user_error(e) from e
+    # A plan of ours is sound; one that is given may not be, and would write where it must not.
+    problems = check_planned(module) if stage == "lir" else []
+    if problems:
+        raise RlxError("\n  ".join(["the plan of the module is not sound:", *problems]))
     return module
 
 

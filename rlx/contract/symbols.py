@@ -3,15 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from typing import ClassVar
 
 from rlx.errors import RlxError
 
-BATCH = 0
-SEQ = 1
-ROWS = 2
-PAST_SEQ = 3
 
-SYMBOL_NAMES = {BATCH: "batch", SEQ: "seq", ROWS: "rows", PAST_SEQ: "past"}
+class sym(int):
+    """
+    A symbol: the number of a dimension whose size is bound later, `sym(7)` or `sym.SEQ`.
+
+    It compares and hashes as the number, and prints as `?seq` or `?7`. In a `Shape` it stands for
+    the size, where a plain int is the size itself.
+    """
+
+    __slots__ = ()
+
+    BATCH: ClassVar[sym]
+    SEQ: ClassVar[sym]
+    ROWS: ClassVar[sym]
+    PAST_SEQ: ClassVar[sym]
+
+    def __repr__(self) -> str:
+        return f"?{SYMBOL_NAMES.get(int(self), int(self))}"
+
+
+BATCH = sym.BATCH = sym(0)
+SEQ = sym.SEQ = sym(1)
+ROWS = sym.ROWS = sym(2)
+PAST_SEQ = sym.PAST_SEQ = sym(3)
+
+SYMBOL_NAMES: dict[int, str] = {BATCH: "batch", SEQ: "seq", ROWS: "rows", PAST_SEQ: "past"}
 """The name in the IR of each well-known symbol."""
 
 SYMBOL_NUMBERS = {name: symbol for symbol, name in SYMBOL_NAMES.items()}
@@ -68,5 +89,5 @@ class DimBinding:
         return isinstance(other, DimBinding) and self._sizes == other._sizes
 
     def __repr__(self) -> str:
-        sizes = ", ".join(f"{SYMBOL_NAMES.get(s, s)}={size}" for s, size in self)
+        sizes = ", ".join(f"{SYMBOL_NAMES.get(s, int(s))}={size}" for s, size in self)
         return f"DimBinding({sizes})"

@@ -72,7 +72,8 @@ def check_blocks(what: str, type_: Attribute) -> None:
     if not isinstance(element_of(type_), QuantType | PackedType):
         return
     format_ = format_of(type_)
-    last = dims_of(type_)[-1]
+    dims = dims_of(type_)
+    last = dims[-1] if dims else 1
     if isinstance(last, int) and last % GGML_TYPES_BY_NAME[format_].elements:
         raise VerifyException(
             f"{what}: expected rows of whole {format_} blocks of "

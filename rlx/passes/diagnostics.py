@@ -37,15 +37,17 @@ class IrError(VerifyException):
 
 def verify(module: ModuleOp) -> None:
     """
-    Check where the values of a module are visible, and every operation, inner ones first.
+    Check a module: where values are visible, every operation, the names of dimensions.
 
     Raises IrError, which names the operation. What xDSL's own `verify` checks is checked here, in
     linear time; on an error that one prints the whole module and does not say which operation.
     """
+    from rlx.passes.verify_dims import check_dims
     from rlx.passes.verify_ssa import check_ssa
 
     check_ssa(module)
     _verify(module)
+    check_dims(module)
 
 
 def _verify(op: Operation) -> None:

@@ -8,11 +8,10 @@ from typing import NoReturn, TypeVar
 from xdsl.dialects.builtin import ArrayAttr, DictionaryAttr, ModuleOp, StringAttr, SymbolRefAttr
 from xdsl.dialects.func import FuncOp
 from xdsl.ir import Attribute, Operation
-from xdsl.utils.exceptions import VerifyException
 from xdsl.utils.hints import isa
 
 from rlx.dialects import hir, lir, mir, ops
-from rlx.dialects.common import DIMS, DimTable, DimTableAttr, PhaseAttr, dims_of, spell
+from rlx.dialects.common import DimTable, PhaseAttr, dims_of, spell
 from rlx.passes.diagnostics import IrError
 
 OpT = TypeVar("OpT", bound=Operation)
@@ -37,7 +36,6 @@ class Program:
             if isinstance(name, StringAttr):
                 self.symbols[name.data] = op
         self.table = DimTable.of(module)
-        self.known_types: set[Attribute] = set()
         self.callers: dict[str, set[str]] = {}
         for op in module.walk():
             if isinstance(op, ops.Repeat):
@@ -46,7 +44,6 @@ class Program:
 
     def check(self, op: Operation) -> None:
         """Raise IrError where an operation does not fit the symbols and dimensions."""
-        self._check_dims(op)
         phase = op.attributes.get(mir.PHASE)
         if not isinstance(phase, PhaseAttr | None):
             fail(op, f"expected {mir.PHASE} to be a phase, got {phase}")
@@ -62,25 +59,8 @@ class Program:
             case _:
                 pass
 
-    def _check_dims(self, op: Operation) -> None:
-        """Every name of a dimension, in a type or as the start of rows, is declared."""
-        types = [r.type for r in op.results]
-        types += [a.type for region in op.regions for block in region.blocks for a in block.args]
-        names = [n for t in types if t not in self.known_types for n in _names(t)]
-        start = op.properties.get("start")
-        if isinstance(start, StringAttr):
-            names.append(start.data)
-        for name in names:
-            if name not in self.table.dims:
-                known = ", ".join(self.table.dims) or "nothing"
-                fail(op, f"dimension '{name}' is not declared: {DIMS} declares {known}")
-        self.known_types.update(types)
-
     def check_module(self) -> None:
         """Check the module's own attributes and the order of calls."""
-        attributes = self.module.attributes
-        if DIMS in attributes and not isinstance(attributes[DIMS], DimTableAttr):
-            fail(self.module, f"expected {DIMS} to be a #hir.dim_table, got {attributes[DIMS]}")
         for dim, step in self.pairs(lir.ADVANCE):
             for name in (dim, step):
                 if name not in self.table.dims:
@@ -183,13 +163,6 @@ def _function_of(op: Operation) -> str:
     while parent is not None and not isinstance(parent, FuncOp):
         parent = parent.parent_op()
     return parent.sym_name.data if parent is not None else ""
-
-
-def _names(type_: Attribute) -> list[str]:
-    try:
-        return [d for d in dims_of(type_) if isinstance(d, str)]
-    except VerifyException:
-        return []
 
 
 def _io_names(attributes: Attribute | None) -> list[str]:

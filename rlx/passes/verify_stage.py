@@ -16,6 +16,7 @@ from xdsl.passes import ModulePass
 
 from rlx.errors import RlxError
 from rlx.passes.program import Program, fail
+from rlx.passes.verify_dims import check_dims
 
 _STEPS = "lir.view lir.ref lir.source lir.launch lir.barrier lir.loop"
 
@@ -50,6 +51,7 @@ def verify_stage(module: ModuleOp, stage: str) -> None:
     for op in module.walk():
         if (parent := op.parent_op()) is not None:
             _check_place(op, parent, stage)
+    check_dims(module)
     program = Program(module)
     program.check_module()
     for op in module.walk():

@@ -96,6 +96,7 @@ def _add_generate(parser: argparse.ArgumentParser) -> None:
     add("--chat", action="store_true", help="put the prompt, as a user's, in the chat template")
     add("-n", "--max-tokens", type=int, default=256, metavar="N", help="new tokens (default 256)")
     add("--precision", default="auto", metavar="P", help="exact, fast or auto (default)")
+    add("--verify", action="store_true", help="check the memory plans before running them")
     add("--threads", type=int, metavar="T", help="default: every CPU that this process may use")
     add("--temperature", type=float, default=0.0, metavar="X", help="default 0: the likeliest")
     add("--top-k", type=int, default=0, metavar="K", help="draw from the K likeliest; 0 is off")
@@ -166,7 +167,7 @@ def _generate(args: argparse.Namespace) -> None:
     sampling = (args.temperature, args.top_k, args.top_p, args.seed)
     checked_sampling(*sampling)
     checked_count(args.max_tokens)
-    model = load(args.model, args.precision, args.threads, args.max_context)
+    model = load(args.model, args.precision, args.threads, args.max_context, args.verify)
     prompt_ids = _prompt_ids(args, text, model)
     # An answer may have characters that the terminal's encoding has not.
     if reconfigure := getattr(sys.stdout, "reconfigure", None):

@@ -49,13 +49,9 @@ def parse(
         message = f"{name}: error: not UTF-8 text (byte {data[e.start]:#04x} at offset {e.start})"
         raise SourceError(message) from e
     source = _Source(text, name, first_line)
-    # xDSL's lexer takes time exponential in the length of a string that it cannot read.
-    for match in _STRING.finditer(text):
-        if match[1] == "":
-            message = (
-                'a string without an end, or with an escape that is not \\n, \\t, \\\\, \\" or \\XX'
-            )
-            raise SourceError(source.describe(match.start(), message))
+    if not text.strip():
+        raise SourceError(source.describe(0, "expected a module, got an empty text"))
+    _check_strings(source)
     parser: _Parser | None = None
     try:
         parser = _Parser(ctx, source)
@@ -69,6 +65,15 @@ def parse(
         position = parser.last if parser is not None else 0
         message = "nested too deeply" if isinstance(e, RecursionError) else str(e)
         raise SourceError(source.describe(position, message or type(e).__name__)) from e
+
+
+def _check_strings(source: _Source) -> None:
+    """Raise SourceError at a string that is not closed, which would stall xDSL's lexer."""
+    # Its time is exponential in the number of characters before the place where it fails.
+    for match in _STRING.finditer(source.text):
+        if match[1] == "":
+            message = r"expected a string that ends on its line, with escapes \n, \t, \\, \" or \XX"
+            raise SourceError(source.describe(match.start(), message))
 
 
 class _Source:

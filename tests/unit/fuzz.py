@@ -152,7 +152,12 @@ def assert_close(got: Sequence[Inputs], want: Sequence[Inputs], limit: float, wh
             assert error <= limit, f"{what}: step {i}, output {name}: NMSE {error:.2e}"
 
 
-def check(case: Case, level: str = "host", limit: float = 1e-10, threads: Sequence[int] = (1, 2)):
+def check(
+    case: Case,
+    levels: Sequence[str] = ("host",),
+    limit: float = 1e-10,
+    threads: Sequence[int] = (1, 2),
+) -> None:
     """Compare a case: reference of HIR, of MIR, and the compiled program, whose plan is checked."""
     want = expected(parsed(case.text), case.weights, case.steps)
     mir = parsed(case.text)
@@ -161,16 +166,16 @@ def check(case: Case, level: str = "host", limit: float = 1e-10, threads: Sequen
     lir = parsed(case.text)
     run_to(lir, "lir")
     assert check_planned(lir) == []
-    first: list[Inputs] | None = None
-    built = build(case.text, Target.named(level))
-    for n in threads:
-        function = CompiledFunction(built, case.weights, n, poison=True)
-        got = run_steps(function, case.steps)
-        assert_close(got, want, limit, f"{n} threads")
-        first = first or got
-        for a, b in zip(got, first, strict=True):
-            for name in a:
-                np.testing.assert_array_equal(a[name], b[name], f"{n} threads, {name}")
+    for level in levels:
+        built = build(case.text, Target.named(level))
+        first: list[Inputs] | None = None
+        for n in threads:
+            got = run_steps(CompiledFunction(built, case.weights, n, poison=True), case.steps)
+            assert_close(got, want, limit, f"{level}, {n} threads")
+            first = first or got
+            for a, b in zip(got, first, strict=True):
+                for name in a:
+                    np.testing.assert_array_equal(a[name], b[name], f"{level}, {n} threads, {name}")
 
 
 # Generation

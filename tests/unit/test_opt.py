@@ -1,5 +1,6 @@
 """`rlx-opt`: what it prints, and one clear message with exit code 1 for whatever it cannot do."""
 
+import random
 import re
 import subprocess
 import sys
@@ -205,7 +206,7 @@ BLOCKS = "".join(f"^b{i}:\n  func.return\n" for i in range(200))
 @pytest.mark.parametrize(
     ("text", "parts"),
     [
-        ("", ["stdin:1:1: error:"]),
+        ("", ["stdin:1:1: error: expected a module, got an empty text"]),
         (b"\xff\xfe\x00junk", ["not UTF-8 text (byte 0xff at offset 0)"]),
         ("hir.weight @\xe9 ".encode("latin-1"), ["not UTF-8 text (byte 0xe9 at offset 12)"]),
         (b"\x00" * 1000, ["stdin:1:1: error: Unexpected character"]),
@@ -237,14 +238,54 @@ BLOCKS = "".join(f"^b{i}:\n  func.return\n" for i in range(200))
         ('"builtin.module"() ({}) : () -> ()', ["expected a single block"]),
         ('"hir.weight"() : () -> ()', ["property 'sym_name' expected"]),
         ('"hir.linear"() : () -> ()', ["Expected 2 operands"]),
-        (f'hir.weight @w "{"x" * 200}\n', ["stdin:1:15: error: a string without an end"]),
-        (f'hir.weight @w "{"x" * 200}\\q"', ["stdin:1:15: error: a string", "escape"]),
+        (f'hir.weight @w "{"x" * 200}\n', ["stdin:1:15: error: expected a string that ends"]),
+        (f'hir.weight @w "{"x" * 200}\\q"', ["stdin:1:15: error: expected a string", "escape"]),
         ('hir.weight @w "\\ED\\A0\\80" : tensor<3xf32>', ["stdin:1:"]),
     ],
     ids=lambda value: repr(value[:40]) if isinstance(value, str | bytes) else "",
 )
 def test_hostile_text(rlx_opt, text, parts):
     assert_fails(rlx_opt(stdin=text), *parts)
+
+
+WORDS = ("9" * 30, "-1", "0", "f32", "i32", "?", '"', "{", "<", "%x", "@main", "!hir.q<q8_0>")
+
+
+def mutate(text: str, rng: random.Random) -> str:
+    """Cut, swap, drop, repeat or replace something in a module's text."""
+    for _ in range(rng.randint(1, 3)):
+        words = re.split(r"(\W)", text)
+        i, j = rng.randrange(len(words)), rng.randrange(len(words))
+        match rng.randrange(6):
+            case 0:
+                words[i] = rng.choice(WORDS)
+            case 1:
+                words[i] = words[j]
+            case 2:
+                words[i], words[j] = words[j], words[i]
+            case 3:
+                del words[i : i + rng.randint(1, 9)]
+            case 4:
+                words = words[: max(i, j)]
+            case _:
+                lines = text.split("\n")
+                words = ["\n".join(rng.sample(lines, len(lines)))]
+        text = "".join(words)
+    return text
+
+
+@pytest.mark.parametrize("passes", ["", DEFAULT.rsplit(",", 1)[0], DEFAULT])
+def test_mutated_text(rlx_opt, fuzz_count, passes):
+    """Whatever the text, `rlx-opt` ends with a module or with one message: it never crashes."""
+    text = rlx_opt("-p", passes, stdin=HIR).out
+    rejected = 0
+    for seed in range(fuzz_count(2000, 60)):
+        mutated = mutate(text, random.Random(seed))
+        result = rlx_opt("-p", "" if "lir." in text else "rlx-default", stdin=mutated)
+        rejected += result.code
+        assert "internal error" not in result.err, f"seed {seed}:\n{mutated}\n{result.err}"
+        assert result.code == 0 or len(result.err.splitlines()) <= 14
+    assert rejected > 20
 
 
 @pytest.mark.parametrize("cut", range(20, len(HIR) - 3, 23))
@@ -315,7 +356,7 @@ def test_process():
 
 def test_a_reader_that_leaves(tmp_path):
     path = tmp_path / "in.mlir"
-    path.write_text(HIR * 300)
+    path.write_text("// -----\n".join([HIR] * 300))
     command = f"{sys.executable} -m rlx.tools.opt --split-input-file {path} | head -c 1"
     result = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=120)
     assert (result.stdout, result.stderr) == ("b", "")

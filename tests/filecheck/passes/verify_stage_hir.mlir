@@ -31,7 +31,7 @@ builtin.module attributes {rlx.dims = #hir.dim_table<seq = 1 to 8, past = 0 to 2
 // -----
 
 // Dimensions that are not declared
-// CHECK: :[[# @LINE + 2]]:3: error: pass 'verify-stage': func.func: dimension 'rows' is not declared: rlx.dims declares seq, past, keys
+// CHECK: :[[# @LINE + 2]]:3: error: func.func: dimension 'rows' is not declared: rlx.dims declares seq, past, keys
 builtin.module attributes {rlx.dims = #hir.dim_table<seq = 1 to 8, past = 0 to 24, keys = past + seq>} {
   func.func @f(%x: tensor<?x64xf32, #hir.dims<rows, _>>) {
     func.return
@@ -40,7 +40,7 @@ builtin.module attributes {rlx.dims = #hir.dim_table<seq = 1 to 8, past = 0 to 2
 
 // -----
 
-// CHECK: :[[# @LINE + 3]]:5: error: pass 'verify-stage': hir.last_rows: dimension 'rows' is not declared: rlx.dims declares seq, past, keys
+// CHECK: :[[# @LINE + 3]]:5: error: hir.last_rows: dimension 'rows' is not declared: rlx.dims declares seq, past, keys
 builtin.module attributes {rlx.dims = #hir.dim_table<seq = 1 to 8, past = 0 to 24, keys = past + seq>} {
   func.func @f(%x: tensor<4x64xf32>) {
     %a = hir.last_rows %x : tensor<4x64xf32> -> tensor<?x64xf32, #hir.dims<rows, _>>
@@ -50,7 +50,7 @@ builtin.module attributes {rlx.dims = #hir.dim_table<seq = 1 to 8, past = 0 to 2
 
 // -----
 
-// CHECK: :[[# @LINE + 4]]:5: error: pass 'verify-stage': hir.append: dimension 'position' is not declared: rlx.dims declares seq, past, keys
+// CHECK: :[[# @LINE + 4]]:5: error: hir.append: dimension 'position' is not declared: rlx.dims declares seq, past, keys
 builtin.module attributes {rlx.dims = #hir.dim_table<seq = 1 to 8, past = 0 to 24, keys = past + seq>} {
   hir.state @k keys head_dim 16 : tensor<32x64xf32>
   func.func @f(%x: tensor<4x64xf32>) {
@@ -61,7 +61,7 @@ builtin.module attributes {rlx.dims = #hir.dim_table<seq = 1 to 8, past = 0 to 2
 
 // -----
 
-// CHECK: :[[# @LINE + 1]]:1: error: pass 'verify-stage': builtin.module: expected rlx.dims to be a #hir.dim_table, got 3 : i64
+// CHECK: :[[# @LINE + 1]]:1: error: expected rlx.dims to be a #hir.dim_table, got 3 : i64
 builtin.module attributes {rlx.dims = 3} {
   func.func @f(%x: tensor<4x64xf32>) {
     func.return
