@@ -27,7 +27,6 @@ from rlx.runtime.threads import Team
 if TYPE_CHECKING:
     from xdsl.dialects.builtin import ModuleOp
 
-    from rlx.lowering.bounds import Bounds
 
 Array = NDArray[Any]
 
@@ -72,7 +71,6 @@ class Built:
     target: Target
     manifest: Manifest
     code: bytes
-    bounds: Bounds
     written: frozenset[str]
     """Inputs that a step writes: they are given copies."""
 
@@ -81,7 +79,7 @@ def build(module: ModuleOp | str, target: Target) -> Built:
     """Compile a module or a text; see `compile`."""
     from xdsl.utils.exceptions import VerifyException
 
-    from rlx.lowering.bounds import bounds_of, written_inputs
+    from rlx.lowering.bounds import written_inputs
 
     module = _checked(module)
     planned = module.clone()
@@ -89,7 +87,7 @@ def build(module: ModuleOp | str, target: Target) -> Built:
         manifest, code = compile_program(planned, target)
     except VerifyException as e:
         raise _user_error(e) from e
-    return Built(module, target, manifest, code, bounds_of(planned), written_inputs(planned))
+    return Built(module, target, manifest, code, written_inputs(planned))
 
 
 def _checked(module: ModuleOp | str) -> ModuleOp:
@@ -271,9 +269,7 @@ class CompiledFunction:
                         f"and {size} in input '{io.name}'"
                     )
                 source.setdefault(dim, f"input '{io.name}'")
-        bound = manifest.bind(sizes)
-        self._built.bounds.check(manifest.name, bound)
-        return bound
+        return manifest.bind(sizes)
 
     def _results(
         self, out: Sequence[Array] | None, inputs: Sequence[Array], sizes: Mapping[str, int]

@@ -13,16 +13,6 @@ from rlx.contract.symbols import DimBinding, sym
 from rlx.errors import RlxError
 
 
-def has_dynamic_dims(graph: Graph) -> bool:
-    """Return whether a shape in the graph has a symbol."""
-    return graph.has_dynamic_dims()
-
-
-def collect_dynamic_symbols(graph: Graph) -> list[int]:
-    """Return the symbols of a graph, sorted, each once."""
-    return graph.dynamic_symbols()
-
-
 def bind_graph(graph: Graph, binding: DimBinding) -> Graph:
     """
     Return a graph with a size for each bound symbol, in shapes and in attributes; ids stay.

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, TypeAlias, cast
 
 from rlx.contract import infer
@@ -20,7 +20,7 @@ from rlx.contract.symbols import sym
 NodeId: TypeAlias = int
 """A node's number in its graph; the builder counts from 0."""
 
-Value: TypeAlias = "None | bool | int | float | str | bytes | tuple[Value, ...]"
+Value: TypeAlias = "bool | int | float | str | bytes | tuple[Value, ...] | None"
 """What an attribute may be; an int may be a `sym`."""
 
 ShapeLike: TypeAlias = Shape | Sequence[int]
@@ -277,10 +277,6 @@ class Graph:
     def with_nodes(self, nodes: Iterable[Node]) -> Graph:
         """Return a graph of the same name and outputs."""
         return Graph(self.name, nodes, self.outputs)
-
-
-def with_shape(node: Node, shape: Shape) -> Node:
-    return replace(node, shape=shape)
 
 
 def spell_value(value: Value) -> object:

@@ -16,8 +16,9 @@ if TYPE_CHECKING:
     from rlx.contract.graph import Graph, Op
 
 ACTIVATIONS = frozenset(
-    "gelu gelu_approx silu relu sigmoid tanh exp log sqrt rsqrt neg abs sin cos tan atan round recip"
-    " floor ceil sign softplus elu erf hard_swish hard_sigmoid mish softsign log_sigmoid".split()
+    "gelu gelu_approx silu relu sigmoid tanh exp log sqrt rsqrt neg abs sin cos tan atan round"
+    " recip floor ceil sign softplus elu erf hard_swish hard_sigmoid mish softsign"
+    " log_sigmoid".split()
 )
 BINARIES = frozenset("add sub mul div max min pow mod bit_and bit_or bit_xor shl shr atan2".split())
 COMPARISONS = frozenset("eq ne lt le gt ge".split())

@@ -2,60 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator
 
 from xdsl.dialects.builtin import DictionaryAttr, ModuleOp
 from xdsl.ir import Operation
 
 from rlx.dialects import lir, mir
-from rlx.dialects.common import Dim, dims_of
-from rlx.errors import RlxError
+from rlx.dialects.common import dims_of
+from rlx.lowering.manifest import Bound
 
 
-@dataclass(frozen=True)
-class Bound:
-    """The sum of `terms` is at most `limit`, or just that where it is `exact`."""
-
-    terms: tuple[Dim, ...]
-    limit: Dim
-    what: str
-    exact: bool = False
-
-    def holds(self, sizes: Mapping[str, int]) -> bool:
-        total = sum(_size(t, sizes) for t in self.terms)
-        limit = _size(self.limit, sizes)
-        return total == limit if self.exact else total <= limit
-
-    def __str__(self) -> str:
-        relation = "=" if self.exact else "<="
-        return f"{' + '.join(map(str, self.terms))} {relation} {self.limit} ({self.what})"
-
-
-def _size(dim: Dim, sizes: Mapping[str, int]) -> int:
-    return dim if isinstance(dim, int) else sizes[dim]
-
-
-@dataclass(frozen=True)
-class Bounds:
-    """All bounds of a program."""
-
-    bounds: tuple[Bound, ...]
-
-    def check(self, program: str, sizes: Mapping[str, int]) -> None:
-        """Raise RlxError for the first bound that the sizes of a step break."""
-        for bound in self.bounds:
-            if not bound.holds(sizes):
-                names = [t for t in (*bound.terms, bound.limit) if isinstance(t, str)]
-                given = ", ".join(f"{n} = {sizes[n]}" for n in dict.fromkeys(names))
-                raise RlxError(f"{program}: expected {bound}, got {given}")
-
-
-def bounds_of(module: ModuleOp) -> Bounds:
+def bounds_of(module: ModuleOp) -> tuple[Bound, ...]:
     """Return the bounds of a planned module."""
     kernels = (op for op in module.ops if isinstance(op, lir.KernelOp))
     found = (b for kernel in kernels for op in kernel.body.block.ops for b in _bounds(op))
-    return Bounds(tuple(dict.fromkeys(found)))
+    return tuple(dict.fromkeys(found))
 
 
 def _bounds(op: Operation) -> Iterator[Bound]:

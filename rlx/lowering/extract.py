@@ -10,6 +10,7 @@ from xdsl.ir import Operation
 from rlx.dialects import lir, mir
 from rlx.dialects.common import DimTable, PhaseKind, dims_of, element_of, format_of
 from rlx.errors import RlxError
+from rlx.lowering.bounds import bounds_of
 from rlx.lowering.formats import packed_bytes
 from rlx.lowering.manifest import Dimension, Io, Manifest, Weight
 
@@ -45,18 +46,9 @@ def manifest_of(module: ModuleOp) -> Manifest:
             for op in module.ops
             if isinstance(op, lir.StateOp)
         ),
-        limits=tuple(sorted(set(_limits(kernels.values())))),
+        bounds=bounds_of(module),
         carries=lir.CARRY in module.attributes,
     )
-
-
-def _limits(kernels: Iterable[lir.KernelOp]) -> Iterator[tuple[str, int]]:
-    """Give the dimensions that count a state's filled positions, with the state's capacity."""
-    for op in (op for kernel in kernels for op in kernel.body.block.ops):
-        if isinstance(op, mir.AppendOp):
-            filled, capacity = dims_of(op.result.type)[0], dims_of(op.state.type)[0]
-            if isinstance(filled, str) and isinstance(capacity, int):
-                yield filled, capacity
 
 
 def _launches(ops: Iterable[Operation]) -> Iterator[tuple[int, lir.LaunchOp]]:

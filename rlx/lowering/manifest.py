@@ -31,6 +31,29 @@ class Dimension:
 
 
 @dataclass(frozen=True)
+class Bound:
+    """The sum of `terms` is at most `limit`, or just that where it is `exact`."""
+
+    terms: tuple[int | str, ...]
+    limit: int | str
+    what: str
+    exact: bool = False
+
+    def holds(self, sizes: Mapping[str, int]) -> bool:
+        total = sum(_size(t, sizes) for t in self.terms)
+        limit = _size(self.limit, sizes)
+        return total == limit if self.exact else total <= limit
+
+    def __str__(self) -> str:
+        relation = "=" if self.exact else "<="
+        return f"{' + '.join(map(str, self.terms))} {relation} {self.limit} ({self.what})"
+
+
+def _size(dim: int | str, sizes: Mapping[str, int]) -> int:
+    return dim if isinstance(dim, int) else sizes[dim]
+
+
+@dataclass(frozen=True)
 class Io:
     """A buffer that the caller binds; dimensions are numbers or names."""
 
@@ -79,8 +102,8 @@ class Manifest:
     weights: tuple[Weight, ...]
     states: tuple[tuple[str, int, int], ...]
     """Name, offset and stride of each state."""
-    limits: tuple[tuple[str, int], ...]
-    """Dimensions that must not grow beyond the positions of a state."""
+    bounds: tuple[Bound, ...]
+    """What the sizes must satisfy beyond the dimensions' own bounds."""
     carries: bool
     """Whether a step's token is the next step's input, so that one call may take several."""
 
@@ -109,12 +132,11 @@ class Manifest:
                     f"got {value}"
                 )
             values[d.name] = value
-        for name, limit in self.limits:
-            if values[name] > limit:
-                raise RlxError(
-                    f"{self.name}: dimension '{name}' is {values[name]}, and the state holds "
-                    f"{limit} positions"
-                )
+        for bound in self.bounds:
+            if not bound.holds(values):
+                names = dict.fromkeys(t for t in (*bound.terms, bound.limit) if isinstance(t, str))
+                given = ", ".join(f"{n} = {values[n]}" for n in names)
+                raise RlxError(f"{self.name}: expected {bound}, got {given}")
         return values
 
     def to_json(self) -> str:
@@ -128,7 +150,7 @@ class Manifest:
             data[side] = tuple(Io(**_tupled(io)) for io in data[side])
         data["weights"] = tuple(Weight(**_tupled(w)) for w in data["weights"])
         data["states"] = tuple((name, offset, stride) for name, offset, stride in data["states"])
-        data["limits"] = tuple((name, limit) for name, limit in data["limits"])
+        data["bounds"] = tuple(Bound(**_tupled(b)) for b in data["bounds"])
         return Manifest(**data)
 
 

@@ -168,7 +168,7 @@ def test_linear_in_all_formats(rows: int | str):
     fuzz.check(t.case(steps), LEVELS)
 
 
-@pytest.mark.parametrize("rows", [1, 5, "n"])
+@pytest.mark.parametrize("rows", [1, "n"])
 def test_epilogues(rows: int | str):
     """Residuals, gates, one residual for two products, a chain after a norm, a swiglu."""
     t = Text(4, "n = 1 to 9")
@@ -390,7 +390,7 @@ def test_a_weight_without_layers_is_one_for_all():
 
 
 def test_random_programs(fuzz_count: Callable[[int, int], int]):
-    for seed in range(fuzz_count(800, 16)):
+    for seed in range(fuzz_count(800, 12)):
         fuzz.check(fuzz.random_case(seed), [LEVELS[seed % len(LEVELS)]])
 
 

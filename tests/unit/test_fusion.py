@@ -15,7 +15,7 @@ from xdsl.passes import ModulePass
 
 from rlx.contract import IoFusionGate
 from rlx.dialects import hir, mir
-from rlx.dialects.common import DimDef, DimTable
+from rlx.dialects.common import DimDef, DimTable, DimTableAttr
 from rlx.errors import RlxError
 from rlx.passes.derive_phases import DerivePhasesPass
 from rlx.passes.diagnostics import IrError, verify
@@ -436,7 +436,7 @@ def test_bytes_are_counted_under_a_binding():
     x, keys = (f"tensor<?x64xf32, #hir.dims<{d}, _>>" for d in ("seq", "keys"))
     w, t, s = "tensor<64x64x!hir.packed<q4_1>>", "tensor<2048x16xf32>", "tensor<2048x64xf32>"
     module = parse(f"""
-builtin.module {{
+builtin.module attributes {{rlx.dims = {DimTableAttr.of(table.dims.values())}}} {{
   func.func @f(%x: {x}, %w: {w}, %cos: {t}, %state: {s}) -> () {{
     %y = mir.matmul %x, %w : {x}, {w} -> {x}
     %r = mir.rope %y, %cos, %cos start "past" head_dim 16 : {x}, {t}, {t}
@@ -461,7 +461,7 @@ builtin.module {{
 
 
 EPILOGUES = """
-builtin.module {{
+builtin.module attributes {{rlx.dims = #hir.dim_table<past = 0 to 62>}} {{
   func.func @f(%x: tensor<2x32xf32>, %w: {packed}, %t: tensor<32x16xf32>, %s: tensor<64x32xf32>,
       %u: tensor<32x8xf32>, %g: tensor<32xf32>) -> () {{
     %y = mir.matmul %x, %w : tensor<2x32xf32>, {packed} -> tensor<2x32xf32>
