@@ -33,8 +33,9 @@ from xdsl.irdl import (
 from xdsl.parser import AttrParser
 from xdsl.printer import Printer
 from xdsl.traits import IsolatedFromAbove, NoTerminator
+from xdsl.utils.exceptions import VerifyException
 
-from rlx.dialects.common import PhaseAttr
+from rlx.dialects.common import PhaseAttr, dims_of
 from rlx.dialects.ops import AnyTensor
 
 
@@ -168,6 +169,16 @@ class NodeOp(IRDLOperation):
         type: Attribute,
     ):
         super().__init__(operands=[args], properties=properties, result_types=[type])
+
+    def verify_(self) -> None:
+        what = f"graph.node {self.id.value.data}"
+        dims_of(self.res.type)
+        for value in self.given.data.values():
+            if not isinstance(value, StringAttr):
+                raise VerifyException(f"{what}: expected attributes in JSON, got {value}")
+        for a, b in ((self.offset, self.size), (self.root, self.byte_offset)):
+            if (a is None) != (b is None):
+                raise VerifyException(f"{what}: expected both numbers of a slot or a view")
 
 
 def number(value: IntegerAttr[I64] | None) -> int:

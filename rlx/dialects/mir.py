@@ -8,7 +8,7 @@ unfuse is to inline the region. Declarations of weights and state stay those of 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from xdsl.dialects.builtin import (
     I64,
@@ -45,6 +45,7 @@ from rlx.dialects.common import (
     PackedType,
     PhaseAttr,
     dims_of,
+    element_of,
     format_of,
     spell,
     tensor,
@@ -101,6 +102,13 @@ class MatmulOp(ops.Linear):
     """A product with a packed weight, accumulated in f32."""
 
     name = "mir.matmul"
+
+    def verify_(self) -> None:
+        if not isinstance(element_of(self.weight.type), PackedType):
+            raise VerifyException(
+                f"mir.matmul: expected a packed weight, got {spell(self.weight.type)}: mir.pack it"
+            )
+        shapes.expect(self, self.result.type, shapes.linear(self.input.type, self.weight.type))
 
 
 @irdl_op_definition
@@ -276,12 +284,17 @@ def kind_of(op: Operation) -> OpKind:
     if isinstance(op, MatmulOp):
         return OpKind.MATMUL if format_of(op.weight.type) == "f32" else OpKind.DEQUANT_MATMUL
     if isinstance(op, KernelOp):
-        kinds = [kind_of(inner) for inner in op.ops]
-        for kind in (OpKind.SAMPLE, OpKind.ATTENTION, OpKind.DEQUANT_MATMUL, OpKind.MATMUL):
-            if kind in kinds:
-                return kind
-        return kinds[-1] if len(kinds) == 1 else OpKind.ELEMENTWISE_REGION
+        return kind_of_kernel(op.ops)
     return KINDS.get(type(op), OpKind.CUSTOM)
+
+
+def kind_of_kernel(ops: Iterable[Operation]) -> OpKind:
+    """Return the contract's kind of operations that run as one launch: that of the heaviest."""
+    kinds = [kind_of(op) for op in ops]
+    for kind in (OpKind.SAMPLE, OpKind.ATTENTION, OpKind.DEQUANT_MATMUL, OpKind.MATMUL):
+        if kind in kinds:
+            return kind
+    return kinds[-1] if len(kinds) == 1 else OpKind.ELEMENTWISE_REGION
 
 
 def captures(op: Operation) -> list[SSAValue]:

@@ -26,13 +26,24 @@ def run_to(module: ModuleOp, stage: str) -> None:
     from xdsl.context import Context
 
     from rlx.dialects import lir
+    from rlx.passes.diagnostics import verify
     from rlx.passes.registry import PASSES
-    from rlx.passes.verify_ssa import check_ssa
+    from rlx.passes.verify_stage import verify_stage
 
-    planned = any(isinstance(op, lir.ProgramOp) for op in module.ops)
-    if stage != "hir" and not planned:
-        ctx = Context(allow_unregistered=False)
-        for name in (TO_MIR if stage == "mir" else DEFAULT).split(","):
+    def check(stage: str) -> None:
+        verify(module)
+        verify_stage(module, stage)
+
+    if any(isinstance(op, lir.ProgramOp) for op in module.ops):
+        check("lir")
+        return
+    verify(module)
+    ctx = Context()
+    for reached, passes in (("mir", TO_MIR), ("lir", "plan-lir")):
+        if stage == "hir":
+            break
+        for name in passes.split(","):
             PASSES[name]()().apply(ctx, module)
-    module.verify()
-    check_ssa(module)
+        check(reached)
+        if reached == stage:
+            break

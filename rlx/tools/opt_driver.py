@@ -34,6 +34,7 @@ DIALECTS = {
     "hir": ("rlx.dialects.hir", "Hir"),
     "mir": ("rlx.dialects.mir", "Mir"),
     "lir": ("rlx.dialects.lir", "Lir"),
+    "graph": ("rlx.dialects.graph", "Graph"),
 }
 """Name -> module and attribute of a dialect; it is loaded when a text first names it."""
 

@@ -130,7 +130,8 @@ def test_constructors_refuse_what_does_not_fit(weight, message):
 
 
 def test_kinds_of_kernels():
-    x, w = Values(result_types=[ROWS, tensor([64, 64])]).results
+    packed = mir.PackOp.packed(tensor([64, 64]))
+    x, w = Values(result_types=[ROWS, packed]).results
     matmul = mir.MatmulOp(x, w)
     add = mir.BinaryOp(BinaryKind.ADD, x, matmul.result)
     body = Block([matmul, add, mir.YieldOp(add.result)])

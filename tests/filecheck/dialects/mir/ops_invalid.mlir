@@ -33,6 +33,14 @@ func.func @f(%x: tensor<4x32xf32>, %w: tensor<8x64x!hir.packed<f32>>) {
 
 // -----
 
+// CHECK: :[[# @LINE + 2]]:3: error: mir.matmul: expected a packed weight, got [8, 64] f32: mir.pack it
+func.func @f(%x: tensor<4x64xf32>, %w: tensor<8x64xf32>) {
+  %y = mir.matmul %x, %w : tensor<4x64xf32>, tensor<8x64xf32> -> tensor<4x8xf32>
+  func.return
+}
+
+// -----
+
 // CHECK: :[[# @LINE + 2]]:3: error: mir.matmul: expected the result [4, 8] f32, got [4, 64] f32
 func.func @f(%x: tensor<4x64xf32>, %w: tensor<8x64x!hir.packed<f32>>) {
   %y = mir.matmul %x, %w : tensor<4x64xf32>, tensor<8x64x!hir.packed<f32>> -> tensor<4x64xf32>
