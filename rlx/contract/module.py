@@ -146,7 +146,7 @@ class LirModule:
         return cls(*lir_view(module), str(module))
 
     def to_ir(self) -> str:
-        """Return the module as text: `from_ir` gives an equal one. RlxError if SSA can't hold it."""
+        """Return its text, which `from_ir` reads; RlxError for a graph that SSA can't hold."""
         if self.ir is not None:
             return self.ir
         from rlx.passes.graph_ir import write_program

@@ -4,7 +4,8 @@ Modules of MIR and LIR as graphs and plans of the contract: views, computed from
 An operation's id is its position. In MIR the arguments of @main come first, then its operations.
 In LIR the weights and states come first, then the operations of the program, those of loops where
 they stand. Operations without a result that are not launches (barriers, loops) have an id and no
-node. A quantised weight counts as bytes; a result beyond an operation's first has no node.
+node. A quantised weight counts as bytes; of several results a node has the first's shape. A launch
+that packs a weight or fills a table is a TransformRegion: what it makes is no leaf.
 """
 
 from __future__ import annotations
@@ -18,8 +19,9 @@ from xdsl.dialects.func import FuncOp, ReturnOp
 from xdsl.ir import Attribute, Operation, SSAValue
 
 from rlx.contract.graph import Graph, Node, Op, Value
+from rlx.contract.infer import VIEW
 from rlx.contract.opkind import OpKind
-from rlx.contract.phase import Phase
+from rlx.contract.phase import LEAF_KINDS, Phase
 from rlx.contract.plan import LirBufferPlan, LirBufferSlot, LirIoManifest, LirViewAlias
 from rlx.contract.quant import GGML_TYPES_BY_NAME
 from rlx.contract.shape import DType, Shape
@@ -121,7 +123,7 @@ def mir_view(module: ModuleOp) -> Graph:
             name = keys[op.weight.root_reference.data]
         inputs = tuple(ids[v] for v in mir.captures(op))
         shape = shapes.of(op.results[0].type)
-        graph.nodes.append(Node(id, Op(kind, op=op.name), inputs, shape, name))
+        graph.nodes.append(Node(id, Op(kind, **{VIEW: op.name}), inputs, shape, name))
     return graph
 
 
@@ -189,7 +191,7 @@ class _LirView:
     def _node(
         self, id: int, op: Operation, inputs: tuple[int, ...], type_: Attribute, name: str = ""
     ) -> None:
-        written = Op(_KINDS[type(op)], op=op.name)
+        written = Op(_KINDS[type(op)], **{VIEW: op.name})
         self.graph.nodes.append(Node(id, written, inputs, self.shapes.of(type_), name))
 
     def _alias(self, op: lir.ViewOp) -> LirViewAlias:
@@ -201,7 +203,7 @@ class _LirView:
         kernel = self.kernels[op.kernel.root_reference.data]
         body = [o for o in kernel.body.block.ops if o is not kernel.yielded]
         attributes: dict[str, Value] = {
-            "op": op.name,
+            VIEW: op.name,
             "kernel": kernel.sym_name.data,
             "outs": tuple(self.ids[v] for v in op.outs),
         }
@@ -213,7 +215,8 @@ class _LirView:
         # A kernel that only writes a state has no result.
         shape = self.shapes.of(op.outs[0].type) if op.outs else Shape([0], DType.U8)
         inputs = tuple(self.ids[v] for v in op.ins)
-        written = Op(mir.kind_of_kernel(body), **attributes)
+        kind = mir.kind_of_kernel(body)
+        written = Op(OpKind.TRANSFORM_REGION if kind in LEAF_KINDS else kind, **attributes)
         self.graph.nodes.append(Node(id, written, inputs, shape))
         self.plan.schedule.append(id)
         self.plan.phases.set(id, Phase(op.phase.data.value))

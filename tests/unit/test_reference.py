@@ -88,12 +88,19 @@ def test_rms_norm_by_hand(level: str):
     close(run_one(op, arguments, "tensor<1x2xf32>"), np.array([[3.0, 8.0]]) / math.sqrt(13))
 
 
-@pytest.mark.parametrize("op", ["hir.linear", "mir.matmul"])
-def test_linear_contracts_the_last_dimension_of_the_weight(op: str):
+@pytest.mark.parametrize(
+    "ops",
+    [
+        "%y = hir.linear %x, %w : tensor<3x4xf32>, tensor<5x4xf32> -> tensor<3x5xf32>",
+        "%p = mir.pack %w : tensor<5x4xf32> -> tensor<5x4x!hir.packed<f32>>\n"
+        "%y = mir.matmul %x, %p : tensor<3x4xf32>, tensor<5x4x!hir.packed<f32>>"
+        " -> tensor<3x5xf32>",
+    ],
+)
+def test_linear_contracts_the_last_dimension_of_the_weight(ops: str):
     rng = np.random.default_rng(2)
     x, w = rng.standard_normal((3, 4)), rng.standard_normal((5, 4))
-    types = "tensor<3x4xf32>, tensor<5x4xf32> -> tensor<3x5xf32>"
-    y = run_one(f"%y = {op} %x, %w : {types}", {"x": x, "w": w}, "tensor<3x5xf32>")
+    y = run_one(ops, {"x": x, "w": w}, "tensor<3x5xf32>")
     close(y, np.array([[sum(x[r] * w[n]) for n in range(5)] for r in range(3)]))
 
 
