@@ -21,16 +21,24 @@ if TYPE_CHECKING:
 
 
 def _parse(text: str) -> ModuleOp:
-    """Parse a module. Raises RlxError where it is no IR of ours."""
+    """Parse and check a module. Raises RlxError where it is no valid IR of ours."""
     from xdsl.parser import Parser
-    from xdsl.utils.exceptions import ParseError
+    from xdsl.utils.exceptions import ParseError, VerifyException
 
+    from rlx.dialects.graph import ProgramOp
+    from rlx.flow.context import stage_of
+    from rlx.passes.diagnostics import verify
+    from rlx.passes.verify_stage import verify_stage
     from rlx.tools.opt_driver import context
 
     try:
-        return Parser(context(), text).parse_module()
-    except ParseError as error:
+        module = Parser(context(), text).parse_module()
+        verify(module)
+        if not any(isinstance(op, ProgramOp) for op in module.ops):
+            verify_stage(module, stage_of(module))
+    except (ParseError, VerifyException) as error:
         raise RlxError(f"expected a module of rlx's IR: {error}") from error
+    return module
 
 
 class HirModule:

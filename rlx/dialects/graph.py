@@ -8,7 +8,7 @@ spelled in JSON, which keeps every number as it is.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from xdsl.dialects.builtin import (
     I64,
@@ -123,7 +123,7 @@ class ProgramOp(IRDLOperation):
     io_inputs = prop_def(NamedIdsAttr)
     io_params = prop_def(NamedIdsAttr)
     io_outputs = prop_def(IdsAttr)
-    body = region_def("single_block")
+    body = region_def()
     traits = traits_def(IsolatedFromAbove(), NoTerminator())
     assembly_format = (
         "$sym_name `arena` $arena_size `alignment` $alignment `outputs` $outputs"
@@ -132,7 +132,17 @@ class ProgramOp(IRDLOperation):
     )
 
     def __init__(self, properties: dict[str, Attribute], body: Block):
-        super().__init__(properties=properties, regions=[Region(body)])
+        # Without nodes there is no block: an empty one would not print.
+        super().__init__(properties=properties, regions=[Region(body if body.ops else ())])
+
+    @property
+    def nodes(self) -> Iterator[NodeOp]:
+        return (op for op in self.body.walk() if isinstance(op, NodeOp))
+
+    def verify_(self) -> None:
+        other = next((op for op in self.body.walk() if not isinstance(op, NodeOp)), None)
+        if len(self.body.blocks) > 1 or other is not None:
+            raise VerifyException("graph.program: expected one block of graph.node")
 
 
 @irdl_op_definition

@@ -188,9 +188,7 @@ def _read_program(name: str, program: ir.ProgramOp) -> tuple[Graph, LirBufferPla
     )
     graph = Graph(name, outputs=program.outputs.ids)
     ids: dict[SSAValue, int] = {}
-    for op in program.body.block.ops:
-        if not isinstance(op, ir.NodeOp):
-            raise ValueError(f"expected graph.node, got {op.name}")
+    for op in program.nodes:
         id = ids[op.res] = op.id.value.data
         graph.nodes.append(
             Node(

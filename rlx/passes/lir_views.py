@@ -115,6 +115,8 @@ def mir_view(module: ModuleOp) -> Graph:
             # The same param in another layout.
             ids[op.result] = ids[op.input]
             continue
+        if not op.results:
+            continue
         ids.update((result, id) for result in op.results)
         kind, name = mir.kind_of(op), ""
         if isinstance(op, mir.LoadStateOp):
