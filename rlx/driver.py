@@ -7,8 +7,9 @@ import time
 from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
+from rlx.checks import integer
 from rlx.errors import RlxError
 from rlx.flow.source import WeightSource
 from rlx.frontends.gguf import GgufFile
@@ -34,10 +35,10 @@ CHUNK = 512
 DEFAULT_CONTEXT = 2048
 
 
-def source_digest() -> str:
+def source_digest(folder: Path = Path(__file__).parent) -> str:
     """Return a digest of rlx's own code: what it generates may change with any of its files."""
     digest = blake2b(digest_size=16)
-    for path in sorted(Path(__file__).parent.rglob("*.py")):
+    for path in sorted(folder.rglob("*.py")):
         stat = path.stat()
         digest.update(f"{path.name} {stat.st_size} {stat.st_mtime_ns}\n".encode())
     return digest.hexdigest()
@@ -75,22 +76,23 @@ class Model:
         )
 
 
-def open_model(path: str | os.PathLike[str], max_context: int | None) -> Model:
+def open_model(path: object, max_context: int | None) -> Model:
     """
     Open and check a model's file.
 
     Raises RlxError for a file that is missing, malformed, or of an unsupported kind, and for a
     context that the model doesn't have.
     """
-    file = GgufFile.open(path)
+    if not isinstance(path, str | os.PathLike):
+        raise RlxError(f"path: expected that of a GGUF file, got {path!r}")
+    file = GgufFile.open(cast("str | os.PathLike[str]", path))
     architecture = file.value("general.architecture", str)
     fam = family(architecture)
     config = fam.read_config(file)
     limit: int = config.context_length
     if max_context is None:
         max_context = min(limit, DEFAULT_CONTEXT)
-    if isinstance(max_context, bool) or not 1 <= max_context <= limit:
-        raise RlxError(f"max_context: expected 1 to {limit}, the model's own, got {max_context}")
+    max_context = integer("max_context", max_context, 1, limit)
     return Model(file, fam, config, GgufWeights(file), max_context)
 
 
@@ -104,28 +106,43 @@ def compile_text(module: ModuleOp, target: Target) -> tuple[Manifest, str]:
     return manifest_of(module), lower(module, target)
 
 
-def compile_program(module: ModuleOp, target: Target) -> tuple[Manifest, bytes]:
+class Compiled(NamedTuple):
+    """A compiled program."""
+
+    manifest: Manifest
+    code: bytes
+
+    def to_bytes(self) -> bytes:
+        """Return both in one, for the cache: the manifest's length, itself, the code."""
+        text = self.manifest.to_json().encode()
+        return len(text).to_bytes(8, "little") + text + self.code
+
+    @staticmethod
+    def from_bytes(data: bytes) -> Compiled:
+        end = 8 + int.from_bytes(data[:8], "little")
+        return Compiled(Manifest.from_json(data[8:end].decode()), data[end:])
+
+
+def compile_program(module: ModuleOp, target: Target) -> Compiled:
     """Compile a module of any level to object code."""
     from rlx.runtime.jit import compile_object
 
     manifest, text = compile_text(module, target)
-    return manifest, compile_object(text, target)
+    return Compiled(manifest, compile_object(text, target))
 
 
-def _compiled(model: Model, name: str, target: Target) -> tuple[Manifest, bytes]:
+def _compiled(model: Model, name: str, target: Target) -> Compiled:
     """Return a program from the cache, or compile it and keep it there."""
     cache, key = ObjectCache(), model.key(name, target)
     found = cache.get(key)
     if found is not None:
-        length = int.from_bytes(found[:8], "little")
-        return Manifest.from_json(found[8 : 8 + length].decode()), found[8 + length :]
-    manifest, code = compile_program(model.build(name), target)
-    text = manifest.to_json().encode()
-    cache.put(key, len(text).to_bytes(8, "little") + text + code)
-    return manifest, code
+        return Compiled.from_bytes(found)
+    compiled = compile_program(model.build(name), target)
+    cache.put(key, compiled.to_bytes())
+    return compiled
 
 
-def _identity(file: GgufFile) -> str:
+def file_identity(file: GgufFile) -> str:
     """Return a name for a file's contents: its size, its time, and samples of every tensor."""
     stat = os.stat(file.path)
     digest = blake2b(f"{stat.st_size} {stat.st_mtime_ns}".encode(), digest_size=16)
@@ -136,7 +153,7 @@ def _identity(file: GgufFile) -> str:
 
 
 def _verify_plans(model: Model) -> None:
-    """Raise RlxError where a program's plan doesn't pass the check that shares nothing with it."""
+    """Raise RlxError where a program's plan doesn't pass its check."""
     from rlx.passes.pipelines import run_to
     from rlx.passes.verify_plan import check_planned
 
@@ -185,7 +202,7 @@ def load(
     `precision`: today `exact`, `fast` and `auto` are the same: activations and products of f32
     accuracy, weights as they are in the file. `threads` is clamped to the CPUs that this process
     may use. `max_context` bounds prompt and answer together (default: the model's, up to 2048).
-    `verify` checks the memory plans first, with code that shares nothing with the planner.
+    `verify` checks the memory plans first, by an analysis of its own.
     Raises RlxError for a file or an option that rlx can't serve.
     """
     started = time.perf_counter()
@@ -200,15 +217,14 @@ def load(
     team = Team(threads)
     target = Target.host()
     before = time.perf_counter()
-    manifests = [_compiled(model, name, target) for name in PROGRAMS]
+    programs = [_compiled(model, name, target) for name in PROGRAMS]
     compile_s = time.perf_counter() - before if Compilations.count > compiled else 0.0
-    state = Segment(max(manifests[0][0].state_bytes, 64))
-    programs = [Program(manifest, code, team, state) for manifest, code in manifests]
-    check_shared(programs)
-    weights = packed_weights(programs[0], _identity(model.file), model.source.raw)
-    for program in programs:
+    state = Segment(max(programs[0].manifest.state_bytes, 64))
+    prefill, decode = (Program(p.manifest, p.code, team, state) for p in programs)
+    check_shared([prefill, decode])
+    weights = packed_weights(prefill, file_identity(model.file), model.source.raw)
+    for program in (prefill, decode):
         program.start(weights)
-    prefill, decode = programs
     stats = Stats(
         load_s=time.perf_counter() - started,
         compile_s=compile_s,
@@ -225,10 +241,10 @@ def load(
     return LanguageModel(
         prefill,
         decode,
-        lambda: Tokenizer.from_gguf(model.file),
-        _end_tokens(model.file),
-        model.config.vocab,
-        model.max_context,
-        stats,
-        lambda stage, program: print_ir(model, stage, program),
+        make_tokenizer=lambda: Tokenizer.from_gguf(model.file),
+        end_tokens=_end_tokens(model.file),
+        vocab=model.config.vocab,
+        capacity=model.max_context,
+        stats=stats,
+        print_ir=lambda stage, program: print_ir(model, stage, program),
     )

@@ -57,6 +57,10 @@ def compile(
     """
     if target is None or isinstance(target, str):
         target = Target.named(target or "host")
+    if not target.runs_on(Target.host()):
+        raise RlxError(
+            f"target: this machine can't run code for '{target.name}'; `rlx-opt -t asm` prints it"
+        )
     if isinstance(weights, Mapping) or weights is None:
         weights = MapWeights(weights or {})
     return CompiledFunction(build(module, target), weights, threads)

@@ -8,6 +8,7 @@ and the loops over layers. Kernel bodies are MIR operations on whole tensors.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from xdsl.dialects.builtin import (
@@ -36,6 +37,7 @@ from xdsl.irdl import (
 )
 from xdsl.traits import IsolatedFromAbove, NoTerminator, Pure, SymbolOpInterface
 from xdsl.utils.exceptions import VerifyException
+from xdsl.utils.str_enum import StrEnum
 
 from rlx.dialects import shapes
 from rlx.dialects.common import PhaseAttr, PhaseKind, dims_of
@@ -44,6 +46,7 @@ from rlx.dialects.ops import AnyTensor, StateRole, StateRoleAttr, i64_attr
 
 CARRY = "rlx.carry"
 """Module attribute: input name -> the output that it takes at the next step."""
+
 ADVANCE = "rlx.advance"
 """Module attribute: dimension -> the dimension that it grows by after a step."""
 
@@ -60,6 +63,14 @@ def _check_layers(what: str, first: IntegerAttr[I64], last: IntegerAttr[I64]) ->
             f"{what}: expected layers first to last with 0 <= first < last, "
             f"got {first.value.data} to {last.value.data}"
         )
+
+
+class Job(StrEnum):
+    """What runs a launch; all threads end a job before the next begins."""
+
+    PACK = "pack"
+    PROLOGUE = "prologue"
+    STEP = "step"
 
 
 @irdl_op_definition
@@ -189,6 +200,10 @@ class KernelOp(IRDLOperation):
         if not isinstance(self.body.block.last_op, YieldOp):
             raise VerifyException(
                 f"lir.kernel @{self.sym_name.data}: expected a body that ends in mir.yield"
+            )
+        if not re.fullmatch(r"[\w.$]+", self.sym_name.data, re.ASCII):
+            raise VerifyException(
+                f"lir.kernel @{self.sym_name.data!r}: expected a name of letters, digits, _ . $"
             )
 
 
@@ -404,6 +419,13 @@ class LaunchOp(IRDLOperation):
         "$kernel $phase `ins` `(` ($ins^ `:` type($ins))? `)` `outs` `(` ($outs^ `:` type($outs))?"
         " `)` (`scratch` `(` $scratch^ `:` type($scratch) `)`)? attr-dict"
     )
+
+    @property
+    def job(self) -> Job:
+        """Return the job that runs it: what reads a weight's source packs."""
+        if any(isinstance(v.owner, SourceOp) for v in self.ins):
+            return Job.PACK
+        return Job.PROLOGUE if self.phase.data is PhaseKind.PROLOGUE else Job.STEP
 
     def __init__(
         self,

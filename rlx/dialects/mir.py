@@ -260,6 +260,9 @@ class YieldOp(AbstractYieldOperation[Attribute]):
     traits = traits_def(IsTerminator(), Pure())
 
 
+ELEMENTWISE = (UnaryOp, BinaryOp)
+"""Operations that make an element of the same places of their operands."""
+
 KINDS: dict[type[Operation], OpKind] = {
     LoadWeightOp: OpKind.PARAM,
     PackOp: OpKind.PARAM,

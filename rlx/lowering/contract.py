@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from rlx.errors import RlxError
 from rlx.lowering.emitter import Function
-from rlx.lowering.formats import format_named, packed_bytes
+from rlx.lowering.formats import format_named
 from rlx.lowering.target import PANEL
 from rlx.lowering.values import Index, Value, i64
 
@@ -28,11 +28,6 @@ class Group:
     @property
     def panels(self) -> int:
         return -(-self.n // PANEL)
-
-
-def weight_bytes(groups: Sequence[Group], k: int) -> int:
-    """Return the bytes of packed weights that one pass over the groups reads."""
-    return sum(packed_bytes(name, group.n, k) for group in groups for name in group.formats)
 
 
 def check(k: int, groups: Sequence[Group], weights: Sequence[Sequence[Value]]) -> None:

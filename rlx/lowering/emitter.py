@@ -129,9 +129,6 @@ class Function:
         """Emit an instruction without a result."""
         self._lines.append(f"  {text}")
 
-    def comment(self, text: str) -> None:
-        self._lines.append(f"  ; {text}")
-
     def _start_block(self, label: str) -> None:
         self._lines.append(f"{label}:")
         self._block = label
@@ -411,11 +408,6 @@ class Function:
             self.line(text)
             return Value("void", "")
         return self._emit(result, text)
-
-    def asm(self, text: str, constraints: str, *args: Value) -> None:
-        """Emit inline assembly with side effects and no result."""
-        spelled = ", ".join(f"{a.type} {a.name}" for a in args)
-        self.line(f'call void asm sideeffect "{text}", "{constraints}"({spelled})')
 
     # Control flow
 

@@ -30,8 +30,7 @@ from rlx.lowering.target import PANEL
 from rlx.lowering.values import Value, i64
 from rlx.lowering.vmath import emit_binary, emit_unary
 
-ELEMENTWISE = (mir.UnaryOp, mir.BinaryOp)
-EPILOGUE = (*ELEMENTWISE, mir.RopeOp, mir.AppendOp)
+EPILOGUE = (*mir.ELEMENTWISE, mir.RopeOp, mir.AppendOp)
 
 
 @dataclass(frozen=True)
@@ -120,7 +119,7 @@ def _family(body: Body) -> Callable[[Body], None]:
         return emit_attention
     if len(body.ops) == 1 and body.ops[0].__class__ in _SINGLE:
         return _SINGLE[body.ops[0].__class__]
-    if kinds <= set(ELEMENTWISE):
+    if kinds <= set(mir.ELEMENTWISE):
         return emit_elementwise
     if kinds <= set(EPILOGUE):
         return emit_panel_rows

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from functools import partial
 
 from xdsl.dialects.builtin import DictionaryAttr, ModuleOp, StringAttr
 from xdsl.ir import Block, Operation, SSAValue
 
-from rlx.dialects import lir, mir
-from rlx.dialects.common import DimTable, PhaseKind, dims_of
+from rlx.dialects import lir
+from rlx.dialects.common import DimTable, dims_of
 from rlx.errors import RlxError
 from rlx.lowering import abi
 from rlx.lowering.emitter import Function, Module
@@ -45,19 +46,12 @@ def lower(module: ModuleOp, target: Target) -> str:
         op.sym_name.data: op for op in module.ops if isinstance(op, lir.WeightOp | lir.StateOp)
     }
 
-    def is_pack(op: lir.LaunchOp) -> bool:
-        kernel = kernels[op.kernel.root_reference.data]
-        return isinstance(kernel.body.block.first_op, mir.PackOp)
-
     def job(name: str) -> _Job:
         return _Job(out.function(name, _JOB, exported=True), table, places, barrier)
 
-    prologue = PhaseKind.PROLOGUE
-    job(abi.PACK).define(program, is_pack)
-    job(abi.PROLOGUE).define(program, lambda op: op.phase.data is prologue and not is_pack(op))
-    step = job(abi.STEP)
-    carry = _carried(module, program)
-    step.define_steps(program, lambda op: op.phase.data is not prologue, carry)
+    job(abi.PACK).define(program, lir.Job.PACK)
+    job(abi.PROLOGUE).define(program, lir.Job.PROLOGUE)
+    job(abi.STEP).define_steps(program, _carried(module, program))
     return out.text
 
 
@@ -124,17 +118,15 @@ class _Job:
     def wait(self) -> None:
         self.f.call(self.barrier, "void", self.words[abi.TEAM], self.threads)
 
-    def define(self, program: lir.ProgramOp, chosen: Callable[[lir.LaunchOp], bool]) -> None:
-        """Emit the launches that `chosen` picks, once."""
+    def define(self, program: lir.ProgramOp, job: lir.Job) -> None:
+        """Emit the launches of a job that runs once."""
         self._load_sizes()
         if self.f.name == abi.PROLOGUE:
             self._zero(program)
-        self._block(program.body.block, chosen, {}, None)
+        self._block(program.body.block, job, {}, None)
         self.f.ret()
 
-    def define_steps(
-        self, program: lir.ProgramOp, chosen: Callable[[lir.LaunchOp], bool], carry: _Carry
-    ) -> None:
+    def define_steps(self, program: lir.ProgramOp, carry: _Carry) -> None:
         """Emit the launches of a step in a loop over steps, which ends early after a stop token."""
         f = self.f
         steps = self._word(abi.STEPS) if carry.token is not None else i64(1)
@@ -144,10 +136,10 @@ class _Job:
 
         def step(v: list[Value]) -> list[Value]:
             self._load_sizes()
-            self._block(program.body.block, chosen, {}, None)
+            self._block(program.body.block, lir.Job.STEP, {}, None)
             if carry.token is None:
                 return [f.add(v[0], 1)]
-            f.if_(f.icmp("eq", self.tid, 0), lambda: self._hand_on(v[0], carry))
+            self._on_first_thread(lambda: self._hand_on(v[0], carry))
             self.wait()
             taken = f.add(v[0], 1)
             return [f.select(self._stopped(v[0]), steps, taken)]
@@ -155,7 +147,7 @@ class _Job:
         f.while_([i64(0)], more, step)
         f.ret()
 
-    def _hand_on(self, index: Value, carry: _Carry) -> list[Value]:
+    def _hand_on(self, index: Value, carry: _Carry) -> None:
         """Emit, for one thread: record the token, make it the next input, let dimensions grow."""
         f = self.f
         assert carry.token is not None
@@ -172,7 +164,6 @@ class _Job:
             place = free.index(name)
             self._set_word(abi.DIMS + place, f.add(self.sizes[place], amount))
         self._set_word(abi.TAKEN, f.add(index, 1))
-        return []
 
     def _stopped(self, index: Value) -> Value:
         """Return whether the step's token is one of the stop tokens."""
@@ -187,50 +178,52 @@ class _Job:
         return f.for_(0, self._word(abi.STOP_COUNT), 1, [no], compare)[0]
 
     def _zero(self, program: lir.ProgramOp) -> None:
+        """Fill the slots that launches expect to be zero."""
         for op in program.body.block.ops:
             if isinstance(op, lir.SlotOp) and op.zeroed is not None:
-                size, pointer = op.size.value.data, self._address(op.result, {}, None)
-                zero, volatile = Value("i8", "0"), Value("i1", "false")
-                self.f.if_(
-                    self.f.icmp("eq", self.tid, 0),
-                    lambda p=pointer, s=size: [
-                        *self._memset(p, zero, i64(s), volatile),
-                    ],
+                arguments = (
+                    self._address(op.result, {}, None),
+                    Value("i8", "0"),
+                    i64(op.size.value.data),
+                    Value("i1", "false"),
                 )
+                self._on_first_thread(partial(self._memset, *arguments))
 
-    def _memset(self, pointer: Value, byte: Value, size: Value, volatile: Value) -> list[Value]:
-        self.f.intrinsic("memset", "void", pointer, byte, size, volatile, suffixes=["ptr", "i64"])
-        return []
+    def _on_first_thread(self, body: Callable[[], None]) -> None:
+        self.f.if_(self.f.icmp("eq", self.tid, 0), lambda: body() or [])
+
+    def _memset(self, *arguments: Value) -> None:
+        self.f.intrinsic("memset", "void", *arguments, suffixes=["ptr", "i64"])
 
     def _block(
         self,
         block: Block,
-        chosen: Callable[[lir.LaunchOp], bool],
+        job: lir.Job,
         known: dict[SSAValue, Value],
         layer: Value | None,
     ) -> None:
         for op in block.ops:
             match op:
-                case lir.LaunchOp() if chosen(op):
+                case lir.LaunchOp() if op.job is job:
                     self._launch(op, known, layer)
                     self.launched = True
                 case lir.BarrierOp() if self.launched:
                     self.wait()
-                case lir.LoopOp() if any(map(chosen, _launches(op))):
-                    self._loop(op, chosen, known)
+                case lir.LoopOp() if any(launch.job is job for launch in _launches(op)):
+                    self._loop(op, job, known)
                 case _:
                     pass
 
     def _loop(
         self,
         op: lir.LoopOp,
-        chosen: Callable[[lir.LaunchOp], bool],
+        job: lir.Job,
         known: dict[SSAValue, Value],
     ) -> None:
         first, last = op.first.value.data, op.last.value.data
 
         def body(layer: Value, _: list[Value]) -> list[Value]:
-            self._block(op.body.block, chosen, dict(known), layer)
+            self._block(op.body.block, job, dict(known), layer)
             return []
 
         self.f.for_(first, last, 1, [], body)

@@ -73,6 +73,11 @@ class Target:
         """Return the machine that this process runs on."""
         return _host()
 
+    def runs_on(self, other: Target) -> bool:
+        """Return whether another machine runs this one's code."""
+        same = self.triple.split("-")[0] == other.triple.split("-")[0]
+        return same and (self == other or other.features >= self.features)
+
     def has(self, *features: str) -> bool:
         return self.features.issuperset(features)
 
@@ -91,7 +96,7 @@ class Target:
     @property
     def registers(self) -> int:
         """Return the number of vector registers."""
-        return 32 if self.avx512 or self.triple.startswith("aarch64") else 16
+        return 32 if self.avx512 or self.triple.startswith(("aarch64", "arm64")) else 16
 
     @property
     def attributes(self) -> str:

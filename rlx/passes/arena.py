@@ -100,6 +100,13 @@ def _check(buffers: Sequence[Buffer], alignment: int) -> None:
                 f"arena: buffer {b.id} is fixed at offset {b.fixed_offset}, "
                 f"expected a multiple of {alignment}"
             )
+    top = max((b.fixed_offset or 0 for b in buffers), default=0)
+    total = sum(-(-b.size // alignment) * alignment for b in buffers)
+    if top + total > _END_MASK:
+        raise RlxError(
+            f"arena: expected sizes, aligned to {alignment}, that add up to less than "
+            f"2**{_END_BITS} bytes, got {top + total}"
+        )
 
 
 def _peak(keys: Iterable[int]) -> int:

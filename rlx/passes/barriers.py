@@ -15,7 +15,6 @@ from xdsl.ir import Block, Operation, SSAValue
 from xdsl.rewriter import InsertPoint, Rewriter
 
 from rlx.dialects import lir, mir
-from rlx.dialects.common import PhaseKind
 from rlx.passes.outline import written_arguments
 
 
@@ -92,9 +91,9 @@ def insert_barriers(
         launch = next((o for o in op.walk() if isinstance(o, lir.LaunchOp)), None)
         if launch is None:
             continue
-        if _job_of(launch) != job:
+        if launch.job != job:
             pending.clear()
-        job = _job_of(launch)
+        job = launch.job
         _insert([op], written, pending)
     alone = {k.sym_name.data for k in kernels if isinstance(k.body.block.first_op, mir.SampleOp)}
     last = [op for op in _since_barrier(block) if op.kernel.root_reference.data not in alone]
@@ -105,12 +104,6 @@ def insert_barriers(
     writes = [Range(f"{lir.InputOp.name} {name}", 0, 1) for name in carried]
     if end.conflicts(reads, writes):
         block.add_op(lir.BarrierOp())
-
-
-def _job_of(op: lir.LaunchOp) -> str:
-    if any(isinstance(v.owner, lir.SourceOp) for v in op.ins):
-        return "pack"
-    return "prologue" if op.phase.data is PhaseKind.PROLOGUE else "step"
 
 
 def _since_barrier(block: Block) -> Iterator[lir.LaunchOp]:

@@ -16,7 +16,6 @@ from dataclasses import dataclass, field
 from math import prod
 
 from xdsl.dialects.builtin import FixedBitwidthType, ModuleOp
-from xdsl.dialects.func import FuncOp
 from xdsl.ir import Attribute, Block, Operation, SSAValue
 from xdsl.pattern_rewriter import PatternRewriter, PatternRewriteWalker, RewritePattern
 from xdsl.rewriter import InsertPoint
@@ -34,6 +33,7 @@ from rlx.dialects import mir
 from rlx.dialects.common import DimTable, dims_of, element_of, format_of
 from rlx.errors import RlxError
 from rlx.passes.fusion_report import FusionEntry, FusionLog
+from rlx.passes.program import function_of
 
 # Launches
 
@@ -287,12 +287,6 @@ def _describe_all(launches: Sequence[Operation]) -> str:
     return ", ".join(_describe(op) for launch in launches for op in parts(launch))
 
 
-def _function_of(op: Operation | None) -> str:
-    while op is not None and not isinstance(op, FuncOp):
-        op = op.parent_op()
-    return op.sym_name.data if op is not None else ""
-
-
 @dataclass
 class Fusion:
     """One run of a fusion rule on a module: what it counts with, and what it has decided."""
@@ -320,7 +314,7 @@ class Fusion:
             reason = f"the target's gate asks for at least {self.gate.min_gain_ns:g} ns"
         entry = FusionEntry(
             rule=self.rule,
-            function=_function_of(op),
+            function=function_of(op),
             op=_describe_all([op]),
             kernel=_describe_all([m for m in members if m is not op]),
             launches_before=before.kernel_launches,

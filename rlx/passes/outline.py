@@ -11,7 +11,6 @@ from xdsl.ir import Attribute, Block, Operation, OpResult, SSAValue
 
 from rlx.dialects import lir, mir
 
-ELEMENTWISE = (mir.UnaryOp, mir.BinaryOp)
 KEPT_APART = (mir.LoadWeightOp, mir.LoadStateOp)
 """Operations that only name something: they are not launched."""
 
@@ -116,7 +115,7 @@ def _stem(ops: Sequence[Operation]) -> str:
     """Return a name that lists what a kernel computes: `rms_norm_matmul_rope_append`."""
     names = [op.name.removeprefix("mir.") for op in ops if not isinstance(op, KEPT_APART)]
     for i, op in enumerate(ops):
-        if isinstance(op, ELEMENTWISE) and len(ops) == len(names):
+        if isinstance(op, mir.ELEMENTWISE) and len(ops) == len(names):
             names[i] = str(op.kind.data)
     return "_".join(dict.fromkeys(names)) or "copy"
 
@@ -140,7 +139,7 @@ def in_place(block: Block) -> set[tuple[int, int]]:
     pairs: set[tuple[int, int]] = set()
     for i, argument in enumerate(block.args):
         users = {use.operation for use in argument.uses}
-        if not users or not all(isinstance(u, ELEMENTWISE) for u in users):
+        if not users or not all(isinstance(u, mir.ELEMENTWISE) for u in users):
             continue
         reached = [_reached_elementwise(user.results[0]) for user in users]
         for o, value in enumerate(last.arguments):
@@ -155,7 +154,7 @@ def _reached_elementwise(value: SSAValue) -> set[SSAValue]:
     work = [value]
     while work:
         for use in work.pop().uses:
-            if isinstance(use.operation, ELEMENTWISE) and use.operation.result not in reached:
+            if isinstance(use.operation, mir.ELEMENTWISE) and use.operation.result not in reached:
                 reached.add(use.operation.result)
                 work.append(use.operation.result)
     return reached

@@ -13,7 +13,7 @@ TO_MIR = "legalize-hir,fuse-shared-input,fuse-epilogue,fuse-norm,hoist-params,de
 DEFAULT = f"{TO_MIR},plan-lir"
 """From HIR to LIR."""
 
-PIPELINES = {"rlx-default": DEFAULT}
+PIPELINES = {"rlx-default": DEFAULT, "rlx-decode": DEFAULT}
 """Name -> the passes that it stands for."""
 
 

@@ -9,13 +9,10 @@ from xdsl.dialects.builtin import ModuleOp
 from xdsl.ir import Operation, SSAValue
 
 from rlx.dialects import lir, mir
-from rlx.dialects.common import DimTable, PhaseKind
+from rlx.dialects.common import DimTable
 from rlx.passes.buffers import size_of
 from rlx.passes.outline import written_arguments
 from rlx.passes.program import fail
-
-PACK, PROLOGUE, STEP = "pack", "prologue", "step"
-"""The jobs of a program: all threads end one before the next begins."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +36,7 @@ class Access:
     """One launch in one turn of its loop."""
 
     name: str
-    job: str
+    job: lir.Job
     reads: list[Bytes]
     writes: list[Bytes]
     alone: bool = False
@@ -107,14 +104,7 @@ class Plan:
         writes += [reads[i] for i in written_arguments(kernel.body.block)]
         turn = "" if layer is None else f" in layer {layer}"
         alone = isinstance(kernel.body.block.first_op, mir.SampleOp)
-        return Access(f"@{kernel.sym_name.data}{turn}", job_of(op), reads, writes, alone)
-
-
-def job_of(op: lir.LaunchOp) -> str:
-    """Return the job that runs a launch."""
-    if any(isinstance(v.owner, lir.SourceOp) for v in op.ins):
-        return PACK
-    return PROLOGUE if op.phase.data is PhaseKind.PROLOGUE else STEP
+        return Access(f"@{kernel.sym_name.data}{turn}", op.job, reads, writes, alone)
 
 
 def launches(ops: Iterable[Operation]) -> Iterator[lir.LaunchOp]:
@@ -130,7 +120,7 @@ def _turns(op: lir.LoopOp) -> list[int]:
 def events(
     plan: Plan,
     ops: Iterable[Operation],
-    job: str,
+    job: lir.Job,
     layer: int | None = None,
     started: bool = False,
 ) -> Iterator[Access | None]:
@@ -141,12 +131,12 @@ def events(
     """
     for op in ops:
         match op:
-            case lir.LaunchOp() if job_of(op) == job:
+            case lir.LaunchOp() if op.job == job:
                 started = True
                 yield plan.access(op, layer)
             case lir.BarrierOp() if started:
                 yield None
-            case lir.LoopOp() if any(job_of(o) == job for o in launches([op])):
+            case lir.LoopOp() if any(o.job == job for o in launches([op])):
                 for turn in _turns(op):
                     yield from events(plan, op.body.block.ops, job, turn, started)
                 started = True

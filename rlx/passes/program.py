@@ -40,7 +40,7 @@ class Program:
         for op in module.walk():
             if isinstance(op, ops.Repeat):
                 callee = op.callee.root_reference.data
-                self.callers.setdefault(callee, set()).add(_function_of(op))
+                self.callers.setdefault(callee, set()).add(function_of(op))
 
     def check(self, op: Operation) -> None:
         """Raise IrError where an operation does not fit the symbols and dimensions."""
@@ -120,7 +120,7 @@ class Program:
         name = weight.sym_name.data
         if op.result.type != weight.type:
             fail(op, f"@{name} is declared as {spell(weight.type)}, got {spell(op.result.type)}")
-        function = _function_of(op)
+        function = function_of(op)
         if weight.is_family and function not in self.callers:
             fail(
                 op,
@@ -158,7 +158,7 @@ class Program:
                 fail(op, f"@{name} {verb} {spell_all(wanted)}, got {spell_all(given)}")
 
 
-def _function_of(op: Operation) -> str:
+def function_of(op: Operation) -> str:
     parent = op.parent_op()
     while parent is not None and not isinstance(parent, FuncOp):
         parent = parent.parent_op()

@@ -5,8 +5,9 @@ from __future__ import annotations
 from xdsl.ir import Attribute, BlockArgument, Operation
 from xdsl.utils.exceptions import VerifyException
 
-from rlx.dialects import lir
-from rlx.dialects.common import dims_of, format_of, spell
+from rlx.dialects import lir, mir
+from rlx.dialects.common import PhaseKind, dims_of, format_of, spell
+from rlx.lowering.kernels import scratch_of
 from rlx.passes.buffers import size_of
 from rlx.passes.program import Program, fail, spell_all
 
@@ -45,6 +46,43 @@ def _check_launch(program: Program, op: lir.LaunchOp) -> None:
         if wanted != tuple(given):
             name = kernel.sym_name.data
             fail(op, f"@{name} {verb} {spell_all(wanted)}, got {spell_all(given)}")
+    _check_scratch(op, kernel)
+    packs = isinstance(kernel.body.block.first_op, mir.PackOp)
+    if packs != (op.job is lir.Job.PACK):
+        fail(op, "expected a weight's source as the input of a kernel that packs, and of no other")
+    if packs and op.phase.data is not PhaseKind.PROLOGUE:
+        fail(op, f"packing runs in the prologue, got {op.phase.data}")
+
+
+def _check_scratch(op: lir.LaunchOp, kernel: lir.KernelOp) -> None:
+    """A launch has scratch where its kernel needs it, large enough, and zeroed if need be."""
+    need = scratch_of(kernel)
+    if (need is None) != (op.scratch is None):
+        wanted = "no scratch" if need is None else f"scratch of {need.size} bytes"
+        fail(op, f"@{kernel.sym_name.data} needs {wanted}")
+    if need is None or op.scratch is None:
+        return
+    slot = op.scratch.owner
+    if not isinstance(slot, lir.SlotOp):
+        fail(op, "expected a slot as scratch")
+    if slot.size.value.data < need.size or (need.zeroed and slot.zeroed is None):
+        zeroed = " zeroed" if need.zeroed else ""
+        fail(
+            op,
+            f"@{kernel.sym_name.data} needs{zeroed} scratch of {need.size} bytes, "
+            f"got {slot.size.value.data}",
+        )
+
+
+def _check_io(op: lir.ProgramOp) -> None:
+    """Inputs, and outputs, are numbered from 0 on, and their names differ."""
+    for kind in (lir.InputOp, lir.OutputOp):
+        bound = [o for o in op.body.block.ops if isinstance(o, kind)]
+        if sorted(o.index.value.data for o in bound) != list(range(len(bound))):
+            given = ", ".join(str(o.index.value.data) for o in bound)
+            fail(bound[0], f"expected the indices 0 to {len(bound) - 1}, once each, got {given}")
+        if len({o.io_name.data for o in bound}) != len(bound):
+            fail(bound[0], "two of them have one name")
 
 
 def _check_member(program: Program, op: lir.RefOp | lir.SourceOp) -> None:
@@ -103,6 +141,7 @@ def _check_view(program: Program, op: lir.ViewOp) -> None:
 
 def _check_segments(program: Program, op: lir.ProgramOp) -> None:
     """There is one program, and every member of a weight or a state is inside its segment."""
+    _check_io(op)
     for found in program.symbols.values():
         if isinstance(found, lir.ProgramOp) and found is not op:
             fail(found, f"expected one program in a module, there is also @{op.sym_name.data}")

@@ -1,9 +1,9 @@
 """
 The check of a planned program: do its slots, its launches and its barriers hold together?
 
-Nothing of the planner's own reasoning is used. What each launch reads and writes is taken from the
-IR; `plan_check` finds bytes that are lost; every order of threads that the barriers allow is looked
-at, launch by launch, with loops rolled out.
+What each launch reads and writes is taken from the IR; `plan_check` finds bytes that are lost;
+every order of threads that the barriers allow is looked at, launch by launch, with loops rolled
+out. With the planner it shares a tensor's size, and what a kernel's body may overwrite (`outline`).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from rlx.passes import plan_check
 from rlx.passes.buffers import size_of
 from rlx.passes.diagnostics import IrError
 from rlx.passes.outline import in_place
-from rlx.passes.plan_access import PACK, PROLOGUE, STEP, Access, Plan, events, job_of, launches
+from rlx.passes.plan_access import Access, Plan, events, launches
 from rlx.passes.program import Program
 
 
@@ -56,7 +56,7 @@ def check_planned(module: ModuleOp) -> list[str]:
 def _check_launches(plan: Plan) -> Iterator[str]:
     """No launch writes what it reads, an input, or what another job made."""
     ops = list(launches([plan.program]))
-    kept = {v for op in ops if job_of(op) == PROLOGUE for v in op.outs}
+    kept = {v for op in ops if op.job == lir.Job.PROLOGUE for v in op.outs}
     for op in ops:
         kernel = plan.kernel(op)
         name = f"@{kernel.sym_name.data}"
@@ -82,7 +82,7 @@ def _check_launches(plan: Plan) -> Iterator[str]:
                 yield f"input written: {name} writes {written}"
             if _is_zeroed(value):
                 yield f"zeroed slot written: {name} writes {written}, which only scratch may use"
-            if job_of(op) == STEP and value in kept:
+            if op.job == lir.Job.STEP and value in kept:
                 yield f"prologue result written: {name} writes {written} at every step"
 
 
@@ -128,8 +128,8 @@ def _check_arena(plan: Plan) -> list[str]:
             case _:
                 pass
     placed = {s.id for s in slots} | views.keys()
-    made = [v for o in launches(ops) if job_of(o) == PROLOGUE for v in o.outs]
-    prologue = [_step(plan, o, placed) for o in launches(ops) if job_of(o) == PROLOGUE]
+    made = [v for o in launches(ops) if o.job == lir.Job.PROLOGUE for v in o.outs]
+    prologue = [_step(plan, o, placed) for o in launches(ops) if o.job == lir.Job.PROLOGUE]
     step = tuple(_steps(plan, ops, placed))
     # Two steps: the second finds what the first has left.
     accesses = [*prologue, *([plan_check.Loop(2, step)] if step else [])]
@@ -166,7 +166,7 @@ def _steps(
 ) -> Iterator[plan_check.Step | plan_check.Loop]:
     """Give the launches of a step as the checker takes them, loops as loops."""
     for op in ops:
-        if isinstance(op, lir.LaunchOp) and job_of(op) == STEP:
+        if isinstance(op, lir.LaunchOp) and op.job == lir.Job.STEP:
             yield _step(plan, op, placed)
         elif isinstance(op, lir.LoopOp):
             body = tuple(_steps(plan, op.body.block.ops, placed))
@@ -199,7 +199,7 @@ def _hand_on(plan: Plan) -> Access | None:
     writes = [o for o in ops if isinstance(o, lir.InputOp) and o.io_name.data in pairs]
     return Access(
         "the hand-over to the next step",
-        STEP,
+        lir.Job.STEP,
         [plan.bytes_of(o.result, None) for o in reads],
         [plan.bytes_of(o.result, None) for o in writes],
         alone=True,
@@ -208,10 +208,10 @@ def _hand_on(plan: Plan) -> Access | None:
 
 def _check_barriers(plan: Plan) -> Iterator[str]:
     """Between two barriers no launch touches what another one writes."""
-    for job in (PACK, PROLOGUE, STEP):
+    for job in lir.Job:
         pending: list[Access] = []
         sequence = list(events(plan, plan.program.body.block.ops, job))
-        if job == STEP and (last := _hand_on(plan)) is not None:
+        if job == lir.Job.STEP and (last := _hand_on(plan)) is not None:
             sequence.append(last)
         for event in sequence:
             if event is None:
@@ -234,7 +234,7 @@ def _check_packing(plan: Plan) -> Iterator[str]:
     """Every packed weight that a launch reads has been packed, and sources are read by no other."""
     ops = plan.program.body.block.ops
     packed: dict[str, list[range]] = {}
-    for op in (o for o in launches([plan.program]) if job_of(o) == PACK):
+    for op in (o for o in launches([plan.program]) if o.job == lir.Job.PACK):
         loop = op.parent_op()
         for ref in (v.owner for v in op.outs):
             if isinstance(ref, lir.RefOp):
@@ -246,11 +246,11 @@ def _check_packing(plan: Plan) -> Iterator[str]:
     for op in launches([plan.program]):
         packs = isinstance(plan.kernel(op).body.block.first_op, mir.PackOp)
         name = f"@{plan.kernel(op).sym_name.data}"
-        if job_of(op) == PACK and not packs:
+        if op.job == lir.Job.PACK and not packs:
             yield f"unpacked weight: {name} reads a weight's source, which only packing may"
         if packs and op.phase.data is not PhaseKind.PROLOGUE:
             yield f"late packing: {name} runs in the {op.phase.data}, expected the prologue"
-    for job in (PROLOGUE, STEP):
+    for job in (lir.Job.PROLOGUE, lir.Job.STEP):
         for event in events(plan, ops, job):
             if event is None:
                 continue

@@ -2,7 +2,8 @@
 The cache folder: compiled objects, and packed weights that later processes map.
 
 Everything is addressed by a key over what it was made from, written beside its place and renamed
-into it, and checked when it is read. Where the folder cannot be written to, rlx works without it.
+into it. An object is checked byte for byte when it is read, packed weights by their header and
+size alone. Where the folder cannot be written to, rlx works without it.
 """
 
 from __future__ import annotations

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from operator import index
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
+from rlx.checks import integer, real
 from rlx.errors import RlxError
 from rlx.lowering.abi import Sampling
 from rlx.runtime.program import Program
+from rlx.runtime.turns import Turns
 
 if TYPE_CHECKING:
     from rlx.frontends.tokenizer import Tokenizer
@@ -44,7 +44,6 @@ class Stats:
     prefill_s: float = 0.0
     decode_s: float = 0.0
     decode_steps: int = 0
-    first_token_s: float = 0.0
 
     @property
     def prefill_tok_s(self) -> float:
@@ -76,7 +75,8 @@ class LanguageModel:
     """
     A loaded language model; made by `rlx.load`.
 
-    One generation runs at a time: a second thread waits for it, the same thread gets an error.
+    One generation runs at a time: another thread waits for its end, and gets an error where that
+    can't come (see `Turns`).
     """
 
     def __init__(
@@ -101,8 +101,7 @@ class LanguageModel:
         self._print_ir = print_ir
         self._chunk = next(d.high for d in prefill.manifest.dims if d.name == "seq")
         self._past = 0
-        self._busy = threading.Lock()
-        self._owner: int | None = None
+        self._turns = Turns()
         self._buffers = _Buffers(
             np.zeros(self._chunk, np.int32),
             np.zeros(32, np.uint8),
@@ -185,13 +184,10 @@ class LanguageModel:
         """
         ids = self._checked_ids(token_ids)
         result = np.empty((len(ids), self.vocab), np.float32)
-        self._acquire()
-        try:
+        with self._turns.turn():
             self._past = 0
             self._set_sampling(Sampling())
             self._feed(ids, result)
-        finally:
-            self._release()
         return result
 
     def extend(self, token_ids: Sequence[int], restart: bool = False) -> NDArray[np.float32]:
@@ -201,50 +197,30 @@ class LanguageModel:
         A single token goes through the decode program, several through prefill. Raises RlxError as
         `logits` does.
         """
-        self._acquire()
-        try:
+        with self._turns.turn():
             past = 0 if restart else self._past
             ids = self._checked_ids(token_ids, past)
             result = np.empty((len(ids), self.vocab), np.float32)
             self._past = past
             self._set_sampling(Sampling())
             if len(ids) == 1:
-                self._decode.bind_output("logits", result)
                 self._buffers.tokens[0] = ids[0]
+                self._decode.bind_output("logits", self._buffers.logits)
                 self._decode.bind_steps(self._buffers.ids, [])
                 self._decode.step({"past": self._past})
                 self._past += 1
-                self._decode.bind_output("logits", self._buffers.logits)
+                result[:] = self._buffers.logits
             else:
                 self._feed(ids, result)
-        finally:
-            self._release()
         return result
-
-    # One generation at a time
-
-    def _acquire(self) -> None:
-        if self._owner == threading.get_ident():
-            raise RlxError(
-                "this model is generating already: finish or close that generator first, or load "
-                "the model a second time"
-            )
-        self._busy.acquire()
-        self._owner = threading.get_ident()
-
-    def _release(self) -> None:
-        self._owner = None
-        self._busy.release()
 
     # Steps
 
     def _tokens(
         self, ids: list[int], count: int, sampling: Sampling, stops: frozenset[int]
     ) -> Iterator[int]:
-        started = time.perf_counter()
-        stats = self.stats
-        self._acquire()
-        try:
+        stats, turns = self.stats, self._turns
+        with turns.turn():
             stats.prompt_tokens, stats.new_tokens, stats.decode_steps = len(ids), 0, 0
             stats.decode_s = 0.0
             self._past = 0
@@ -253,20 +229,18 @@ class LanguageModel:
             self._feed(ids, None)
             stats.prefill_s = time.perf_counter() - before
             token = int(self._buffers.id[0])
-            stats.first_token_s = time.perf_counter() - started
             stats.new_tokens = 1
             yield token
-            self._buffers.tokens[0] = token
             self._decode.bind_steps(self._buffers.ids, sorted(stops))
             left = min(count, self.capacity - len(ids) + 1) - 1
             while left > 0 and token not in stops:
+                turns.move_on()
+                self._buffers.tokens[0] = token
                 taken = self._take(left)
                 left -= taken
                 stats.new_tokens += taken
                 for token in self._buffers.ids[:taken].tolist():
                     yield token
-        finally:
-            self._release()
 
     def _take(self, limit: int) -> int:
         """Run as many decode steps as fit one native call; return how many it took."""
@@ -288,11 +262,9 @@ class LanguageModel:
             buffers.tokens[: len(part)] = part
             last = start + len(part) == len(ids)
             out = len(part) if logits is not None else int(last)
-            if logits is not None:
-                program.bind_output("logits", logits[start:])
+            program.bind_output("logits", buffers.logits if logits is None else logits[start:])
             program.step({"seq": len(part), "past": self._past, "out": out})
             self._past += len(part)
-        program.bind_output("logits", buffers.logits)
 
     def _set_sampling(self, sampling: Sampling) -> None:
         self._buffers.sampling[:] = np.frombuffer(sampling.pack(), np.uint8)
@@ -304,8 +276,11 @@ class LanguageModel:
             return self._checked_ids(self.tokenizer.encode(prompt))
         return self._checked_ids(prompt)
 
-    def _checked_ids(self, token_ids: Sequence[int], past: int = 0) -> list[int]:
-        ids = _integers(token_ids)
+    def _checked_ids(self, token_ids: object, past: int = 0) -> list[int]:
+        if isinstance(token_ids, str | bytes | Mapping) or not isinstance(token_ids, Iterable):
+            raise RlxError(f"token ids: expected a sequence of integers, got {token_ids!r:.80}")
+        last, tokens = self.vocab - 1, enumerate(cast(Iterable[object], token_ids))
+        ids = [integer(f"token {i} of the prompt", token, 0, last) for i, token in tokens]
         if not ids:
             raise RlxError("the prompt is empty: expected at least one token")
         if past + len(ids) > self.capacity:
@@ -313,38 +288,20 @@ class LanguageModel:
                 f"the prompt has {past + len(ids)} tokens, and the context holds "
                 f"{self.capacity}: shorten it, or load the model with a larger max_context"
             )
-        for position, token in enumerate(ids):
-            if not 0 <= token < self.vocab:
-                raise RlxError(
-                    f"token {position} of the prompt is {token}: expected 0 to {self.vocab - 1}"
-                )
         return ids
-
-
-def _integers(token_ids: Sequence[int]) -> list[int]:
-    """Return token ids as ints, NumPy's among them; raises RlxError for anything else."""
-    try:
-        return [index(token) for token in token_ids]
-    except TypeError as e:
-        raise RlxError(f"token ids: expected a sequence of ints: {e}") from None
 
 
 def checked_sampling(temperature: float, top_k: int, top_p: float, seed: int) -> Sampling:
     """Return how to draw tokens; raises RlxError, naming it, for a value out of range."""
-    # The compiled code takes f32.
-    if not 0.0 <= temperature < 3e38:
-        raise RlxError(f"temperature: expected a number from 0 to 3e38, got {temperature}")
-    if not 0 <= top_k < 2**31:
-        raise RlxError(f"top_k: expected 0 (off) or a positive count, got {top_k}")
-    if not 0.0 < top_p <= 1.0:
-        raise RlxError(f"top_p: expected a number above 0 and up to 1 (off), got {top_p}")
-    if not 0 <= seed < 2**64:
-        raise RlxError(f"seed: expected 0 to 2**64 - 1, got {seed}")
-    return Sampling(temperature, top_k, top_p, seed)
+    return Sampling(
+        # The compiled code takes f32.
+        real("temperature", temperature, 0.0, 3e38),
+        integer("top_k (0 is off)", top_k, 0, 2**31 - 1),
+        real("top_p (1 is off)", top_p, 0.0, 1.0, above=True),
+        integer("seed", seed, 0, 2**64 - 1),
+    )
 
 
 def checked_count(max_tokens: int) -> int:
     """Return how many tokens to draw at most; raises RlxError unless it is at least 1."""
-    if max_tokens < 1:
-        raise RlxError(f"max_tokens: expected at least 1, got {max_tokens}")
-    return max_tokens
+    return integer("max_tokens", max_tokens, 1, 2**63 - 1)

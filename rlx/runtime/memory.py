@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from rlx.errors import RlxError
+
 POISON = 0xFF
 """The byte that fills a poisoned segment: every float format reads it as a NaN."""
 
@@ -56,11 +58,18 @@ class Segment(Block):
 
 
 def anonymous(nbytes: int) -> mmap.mmap:
-    """Return a private mapping without a file; of one byte where none are asked for."""
+    """
+    Return a private mapping without a file; of one byte where none are asked for.
+
+    Raises RlxError where the system doesn't give that much.
+    """
     nbytes = max(nbytes, 1)
-    if sys.platform == "win32":
-        return mmap.mmap(-1, nbytes)
-    return mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    try:
+        if sys.platform == "win32":
+            return mmap.mmap(-1, nbytes)
+        return mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    except (OSError, OverflowError, ValueError) as e:
+        raise RlxError(f"the system does not give {nbytes} bytes of memory: {e}") from None
 
 
 def address_of(mapping: mmap.mmap) -> int:

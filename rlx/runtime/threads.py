@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from rlx.checks import integer
 from rlx.errors import RlxError
 from rlx.lowering.emitter import Module
 from rlx.lowering.sync import TEAM_BYTES, THREADS, emit_team
@@ -152,15 +153,13 @@ def _clamp(threads: object) -> int:
     cores = usable_cores()
     if threads is None:
         return cores
-    if not isinstance(threads, int) or isinstance(threads, bool) or threads < 1:
-        raise RlxError(f"threads must be an int of at least 1, or None for all; got {threads!r}")
-    if threads > cores:
+    count = integer("threads (None is all)", threads, 1, 2**31 - 1)
+    if count > cores:
         warn_once(
             "threads",
-            f"{threads} threads were asked for, but this process may use {cores} CPUs: "
-            f"using {cores}",
+            f"{count} threads were asked for, but this process may use {cores} CPUs: using {cores}",
         )
-    return min(threads, cores)
+    return min(count, cores)
 
 
 @atexit.register

@@ -1,5 +1,5 @@
 """
-The `rlx` command: lets a language model answer, and prints what the compiler makes of a model.
+The `rlx` command: lets a language model answer, prints what the compiler makes of it, plans memory.
 
 Asking for help or the version imports neither numpy nor the compiler.
 """
@@ -67,6 +67,7 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
     _add_generate(commands.add_parser("generate", help="let a language model continue a text"))
     _add_inspect(commands.add_parser("inspect", help="print a model's IR at a stage"))
+    _add_plan(commands.add_parser("plan", help="plan the memory of the buffers in a file"))
     return parser
 
 
@@ -117,6 +118,22 @@ def _add_inspect(parser: argparse.ArgumentParser) -> None:
     add("--program", default="decode", metavar="P", help="prefill or decode (default)")
 
 
+def _add_plan(parser: argparse.ArgumentParser) -> None:
+    parser.description = (
+        "Places buffers with known lifetimes in one arena, and prints its size beside the least "
+        "that it could be. FILE is CSV with the header id,lower,upper,size: a buffer lives from "
+        "step lower until before step upper. The same arguments give the same plan."
+    )
+    add = parser.add_argument
+    add("file", metavar="FILE", help="path of a CSV file")
+    add("--effort", type=int, default=0, metavar="E", help="0 (default), 1: about 2 s, 2: 20 s")
+    add("--alignment", type=int, default=1, metavar="N", help="of the offsets (default 1 byte)")
+    output = parser.add_mutually_exclusive_group()
+    output.add_argument("--json", action="store_true", help="print one JSON object, offsets too")
+    output.add_argument("--offsets", action="store_true", help="print every buffer's offset too")
+    add("--debug", action="store_true", help="show the traceback of an error")
+
+
 # Commands
 
 
@@ -131,6 +148,13 @@ def _inspect(args: argparse.Namespace) -> None:
 
     model = open_model(args.model, args.max_context)
     print(print_ir(model, args.stage, args.program), end="")
+
+
+def _plan(args: argparse.Namespace) -> None:
+    from rlx.tools.plan import plan_file
+
+    report = plan_file(args.file, args.alignment, args.effort)
+    print(json.dumps(report.as_json()) if args.json else report.as_text(args.offsets))
 
 
 def _prompt_text(args: argparse.Namespace) -> str | None:
@@ -253,8 +277,12 @@ def _run(args: Sequence[str]) -> None:
         _generate(parsed)
     elif parsed.command == "inspect":
         _inspect(parsed)
+    elif parsed.command == "plan":
+        _plan(parsed)
     else:
-        raise RlxError("expected a command, generate or inspect (rlx --help lists the options)")
+        raise RlxError(
+            "expected a command, generate, inspect or plan (rlx --help lists the options)"
+        )
 
 
 def _say(kind: str, message: object) -> None:

@@ -2,31 +2,35 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
-import time
-from collections.abc import Callable, Generator, Iterator, Sequence
+from argparse import Namespace
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from importlib import import_module
 from io import StringIO
-from typing import NoReturn, TypeVar
 
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.ir import Dialect
 from xdsl.passes import ModulePass
-from xdsl.utils.arg_spec import ArgSpec, ArgSpecConvertible, parse_pipeline
-from xdsl.utils.exceptions import ArgSpecParseError, DiagnosticException
-from xdsl.utils.target import Target
+from xdsl.utils.exceptions import DiagnosticException
 
 from rlx.errors import RlxError
 from rlx.passes.diagnostics import IrError, verify
-from rlx.passes.pipelines import DEFAULT, PIPELINES
-from rlx.passes.registry import PASSES
+from rlx.tools.opt_options import SEPARATOR, parse_arguments
+from rlx.tools.opt_pipeline import (
+    help_pass,
+    list_passes,
+    make_nested_passes,
+    make_passes,
+    make_target,
+    spell_pipeline,
+)
+from rlx.tools.opt_printing import IrPrinter
+from rlx.tools.opt_statistics import Timing, count, statistics
 from rlx.tools.source import SourceError, parse
-from rlx.tools.targets import TARGETS, MlirTarget
+from rlx.tools.targets import MlirTarget
 
 DIALECTS = {
     "builtin": ("xdsl.dialects.builtin", "Builtin"),
@@ -37,10 +41,6 @@ DIALECTS = {
     "graph": ("rlx.dialects.graph", "Graph"),
 }
 """Name -> module and attribute of a dialect; it is loaded when a text first names it."""
-
-SEPARATOR = "// -----"
-
-SpecT = TypeVar("SpecT", bound=ArgSpecConvertible)
 
 
 def context(allow_unregistered: bool = False) -> Context:
@@ -56,96 +56,23 @@ def _dialect(module: str, attribute: str) -> Callable[[], Dialect]:
     return lambda: getattr(import_module(module), attribute)
 
 
-def _specs(text: str) -> Iterator[ArgSpec]:
-    """Read a pipeline or a target, `name{option=value other=1,2},name`; expand named pipelines."""
-    try:
-        specs = list(parse_pipeline(text))
-    except ArgSpecParseError as e:
-        raise RlxError(f"cannot read '{text}': expected name{{option=value ...}},name,...") from e
-    for spec in specs:
-        if spec.name not in PIPELINES:
-            yield spec
-        elif spec.parameters:
-            raise RlxError(f"the pipeline '{spec.name}' takes no options")
-        else:
-            yield from _specs(PIPELINES[spec.name])
-
-
-def _make(what: str, known: dict[str, Callable[[], type[SpecT]]], spec: ArgSpec) -> SpecT:
-    """Return the pass or target that is asked for, with its options."""
-    if spec.name not in known:
-        names = ", ".join(known)
-        raise RlxError(f"unknown {what} '{spec.name}': expected one of {names}")
-    try:
-        return known[spec.name]().from_spec(spec)
-    except ValueError as e:
-        raise RlxError(f"{what} '{spec.name}': {e}") from e
-
-
-def make_passes(text: str) -> list[ModulePass]:
-    """
-    Return the passes of a pipeline in text.
-
-    Raises RlxError for text that cannot be read, an unknown pass and an unknown option.
-    """
-    return [_make("pass", PASSES, spec) for spec in _specs(text)]
-
-
-def make_target(text: str) -> Target:
-    """Return a target in text, as `llvm{cpu=haswell}`; errors as for passes."""
-    specs = list(_specs(text))
-    if len(specs) != 1:
-        raise RlxError(f"expected one target, got '{text}'")
-    return _make("target", TARGETS, specs[0])
-
-
-class _ArgumentParser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        raise RlxError(f"{message} (--help lists the options)")
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = _ArgumentParser(
-        "rlx-opt",
-        description="Reads a module, runs passes over it with a check after each, and prints it.",
-        epilog=f"Passes: {', '.join(PASSES)}. Pipelines: "
-        + "; ".join(f"{name} = {passes}" for name, passes in PIPELINES.items()),
-    )
-    add = parser.add_argument
-    add("input_file", nargs="?", default="-", help="path of a module; - is the standard input")
-    add("-o", "--output-file", default="-", help="path for the output; written on success only")
-    add("-p", "--passes", default="", help="passes with options: name{option=value ...},name,...")
-    add("-t", "--target", default="mlir", help=f"what to print: {', '.join(TARGETS)}")
-
-    def flag(*names: str, help: str) -> None:
-        add(*names, action="store_true", help=help)
-
-    flag("--split-input-file", help=f"process the parts between lines {SEPARATOR} on their own")
-    flag("--verify-diagnostics", help="print the error of a module as output and go on")
-    flag("--print-op-generic", "--mlir-print-op-generic", help="print the generic form")
-    flag("--print-debuginfo", help="print where operations come from")
-    flag("--print-between-passes", help="print the module after each pass, to stderr")
-    flag("--time-passes", help="print how long each pass took, to stderr")
-    flag("--allow-unregistered-dialect", help="accept operations of unknown dialects")
-    flag("--no-implicit-module", help="expect a builtin.module")
-    flag("--disable-verify", help="do not check the module after parsing and after each pass")
-    flag("--print-default-pipeline", help=f"print {DEFAULT}, which the compiler runs")
-    flag("--debug", help="show the traceback of an error")
-    flag("-v", "--version", help="print the versions of rlx and xDSL")
-    return parser
+class InternalError(SourceError):
+    """A fault of ours, whatever the module; its message ends in what to do about it."""
 
 
 class _Tool:
     """A run of `rlx-opt`; every error is an RlxError, and nothing is written then."""
 
-    def __init__(self, args: Sequence[str]):
-        self.args = _parser().parse_args(args)
-        self.passes = make_passes(self.args.passes)
-        self.target = make_target(self.args.target)
-        if isinstance(self.target, MlirTarget):
-            generic, debuginfo = self.args.print_op_generic, self.args.print_debuginfo
-            self.target = replace(self.target, generic=generic, debuginfo=debuginfo)
-        self.name = "stdin" if self.args.input_file == "-" else self.args.input_file
+    def __init__(self, args: Namespace):
+        self.args = args
+        self.passes = _passes(args)
+        form = MlirTarget(generic=args.print_op_generic, debuginfo=args.print_debuginfo)
+        target = make_target(args.target)
+        self.target = form if isinstance(target, MlirTarget) else target
+        self.printer = IrPrinter(args, form)
+        self.timing = Timing()
+        self.name = "stdin" if args.input_file == "-" else args.input_file
+        self.mismatches: list[str] = []
 
     def run(self) -> None:
         """Process the input, each part on its own if it is split, and write the results."""
@@ -153,9 +80,14 @@ class _Tool:
         parts = data.split(SEPARATOR.encode()) if self.args.split_input_file else [data]
         results: list[str] = []
         first_line = 1
-        for part in parts:
-            results.append(self._process(part, first_line))
+        for i, part in enumerate(parts, 1):
+            label = f"part_{i}" if len(parts) > 1 else ""
+            results.append(self._process(part, first_line, label))
             first_line += part.count(b"\n")
+        if self.args.timing:
+            sys.stderr.write(self.timing.table())
+        if self.mismatches:
+            raise SourceError("\n".join(self.mismatches))
         self._write(f"{SEPARATOR}\n".join(results))
 
     def _read(self) -> bytes:
@@ -174,51 +106,99 @@ class _Tool:
             sys.stdout.write(text)
             sys.stdout.flush()
             return
+        self._write_file(path, text)
+
+    def _write_file(self, path: str, text: str) -> None:
         try:
             with open(path, "w", encoding="utf-8") as f:
                 f.write(text)
         except (OSError, ValueError) as e:
             raise RlxError(f"cannot write {path}: {_reason(e)}") from e
 
-    def _process(self, data: bytes, first_line: int) -> str:
+    def _process(self, data: bytes, first_line: int, label: str) -> str:
         """Return what a module becomes, or its error where errors are the expected output."""
+        if not self.args.verify_diagnostics:
+            return self._compile(data, first_line, label)
+        from rlx.tools.opt_expected import expectations, mismatches
+
+        expected = expectations(data, self.name, first_line)
+        error: SourceError | None = None
+        try:
+            result = self._compile(data, first_line, label)
+        except SourceError as e:
+            result, error = f"{e}\n", e
+        if not expected:
+            return result
+        self.mismatches += mismatches(expected, error, self.name)
+        return ""
+
+    def _compile(self, data: bytes, first_line: int, label: str) -> str:
         # A context of its own for each part: what one declares must not change the next.
         ctx = context(self.args.allow_unregistered_dialect)
         implicit = not self.args.no_implicit_module
-        try:
+        with self.timing.measure("parse"):
             module = parse(ctx, data, self.name, first_line=first_line, implicit_module=implicit)
-            self._verify(module, "")
-            for pass_ in self.passes:
-                self._apply(pass_, ctx, module)
-            with self._placed(f"target '{self.target.name}'"):
-                return self._print(ctx, module)
-        except SourceError as e:
-            if not self.args.verify_diagnostics:
-                raise
-            return f"{e}\n"
+        self._verify(module, "")
+        before = count(module) if self.args.statistics else None
+        self.printer.begin(ctx, module, label)
+        for pass_ in self.passes:
+            self._apply(pass_, ctx, module)
+        if before is not None:
+            counts = {"before": before, "after": count(module)}
+            sys.stderr.write(f"// statistics\n{statistics(module, counts)}")
+        if self.args.run:
+            return self._run(module)
+        with self._placed(f"target '{self.target.name}'"), self.timing.measure("print"):
+            text = StringIO()
+            self.target.emit(ctx, module, text)
+            return text.getvalue()
+
+    def _run(self, module: ModuleOp) -> str:
+        from rlx.tools.opt_run import run_program
+
+        with self._placed("--run"), self.timing.measure("run"):
+            return run_program(module, self.args)
 
     def _apply(self, pass_: ModulePass, ctx: Context, module: ModuleOp) -> None:
-        start = time.perf_counter()
-        with self._placed(f"pass '{pass_.name}'"):
-            pass_.apply(ctx, module)
-        if self.args.time_passes:
-            seconds = time.perf_counter() - start
-            print(f"{pass_.name}: {1000 * seconds:.1f} ms", file=sys.stderr)
-        self._verify(module, f"after pass '{pass_.name}'")
-        if self.args.print_between_passes:
-            print(f"// IR after {pass_.name}", file=sys.stderr)
-            MlirTarget().emit(ctx, module, sys.stderr)
+        self.printer.before(pass_.name, ctx, module)
+        source = self._source(ctx, module) if self.args.crash_reproducer else ""
+        applied = False
+        try:
+            with self._placed(f"pass '{pass_.name}'"), self.timing.measure(pass_.name):
+                pass_.apply(ctx, module)
+            applied = True
+            self._verify(module, f"after pass '{pass_.name}'")
+        except SourceError as e:
+            # An invalid module is the pass's fault; what else a pass says is about its input.
+            if source and (applied or isinstance(e, InternalError)):
+                self._reproduce(source, pass_, e)
+            raise
+        self.printer.after(pass_.name, ctx, module)
+
+    def _source(self, ctx: Context, module: ModuleOp) -> str:
+        text = StringIO()
+        MlirTarget().emit(ctx, module, text)
+        return text.getvalue()
+
+    def _reproduce(self, source: str, pass_: ModulePass, error: SourceError) -> None:
+        """Write the module before a pass, and the command; raise the error with their place."""
+        from shlex import quote
+
+        flags = [
+            flag
+            for flag in ("--allow-unregistered-dialect", "--disable-verify")
+            if getattr(self.args, flag[2:].replace("-", "_"))
+        ]
+        command = " ".join(["rlx-opt %s -p", quote(str(pass_)), *flags])
+        path = self.args.crash_reproducer
+        self._write_file(path, f"// RUN: {command}\n{source}")
+        raise SourceError(f"{error}\n  reproducer: {path}") from error
 
     def _verify(self, module: ModuleOp, when: str) -> None:
         if self.args.disable_verify:
             return
-        with self._placed(when):
+        with self._placed(when), self.timing.measure("verify"):
             verify(module)
-
-    def _print(self, ctx: Context, module: ModuleOp) -> str:
-        text = StringIO()
-        self.target.emit(ctx, module, text)
-        return text.getvalue()
 
     @contextmanager
     def _placed(self, doing: str) -> Generator[None]:
@@ -234,7 +214,24 @@ class _Tool:
             raise SourceError(f"{prefix}nested too deeply") from e
         except Exception as e:
             message = f"{prefix}internal error, {type(e).__name__}: {e} (--debug shows where)"
-            raise SourceError(message) from e
+            raise InternalError(message) from e
+
+
+def _passes(args: Namespace) -> list[ModulePass]:
+    if args.pass_pipeline:
+        return make_nested_passes(args.pass_pipeline)
+    return make_passes(args.passes)
+
+
+def _answer(args: Namespace) -> str:
+    """Return what is asked about the tool itself, without any input."""
+    if args.list_passes:
+        return list_passes()
+    if args.help_pass:
+        return help_pass(args.help_pass)
+    if args.print_pipeline:
+        return spell_pipeline(_passes(args)) + "\n"
+    return ""
 
 
 def _reason(error: OSError | ValueError) -> str:
@@ -244,7 +241,12 @@ def _reason(error: OSError | ValueError) -> str:
 def run(args: Sequence[str]) -> int:
     """Run `rlx-opt` and return its exit code; the one message of an error goes to stderr."""
     try:
-        _Tool(args).run()
+        parsed = parse_arguments(args)
+        answer = _answer(parsed)
+        if answer:
+            sys.stdout.write(answer)
+        else:
+            _Tool(parsed).run()
     except SystemExit:
         # argparse has printed its help.
         return 0

@@ -1,17 +1,16 @@
-"""What `rlx-opt -t` can print: the module, LLVM IR, assembly."""
+"""What `rlx-opt -t` can print, by name; all but the module itself is imported when asked for."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib import import_module
 from typing import IO
 
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.printer import Printer
 from xdsl.utils.target import Target
-
-from rlx.errors import RlxError
 
 
 @dataclass(frozen=True)
@@ -28,50 +27,16 @@ class MlirTarget(Target):
         output.write("\n")
 
 
-@dataclass(frozen=True)
-class LlvmTarget(Target):
-    """LLVM IR of a LIR module, for a CPU by its name; `host` is this machine."""
-
-    name = "llvm"
-    cpu: str = "host"
-
-    def emit(self, ctx: Context, module: ModuleOp, output: IO[str]) -> None:
-        output.write(_llvm_ir(module, self.name, self.cpu))
-
-
-@dataclass(frozen=True)
-class AsmTarget(Target):
-    """Assembly of a LIR module, for a CPU by its name; `host` is this machine."""
-
-    name = "asm"
-    cpu: str = "host"
-
-    def emit(self, ctx: Context, module: ModuleOp, output: IO[str]) -> None:
-        from rlx.lowering.target import Target as Machine
-        from rlx.runtime.jit import assembly
-
-        output.write(assembly(_llvm_ir(module, self.name, self.cpu), Machine.named(self.cpu)))
-
-
-def _llvm_ir(module: ModuleOp, target: str, cpu: str) -> str:
-    from rlx.dialects.lir import ProgramOp
-    from rlx.lowering.program import lower
-    from rlx.lowering.target import Target as Machine
-    from rlx.passes.verify_stage import verify_stage
-
-    machine = Machine.named(cpu)
-    if not any(isinstance(op, ProgramOp) for op in module.ops):
-        raise RlxError(
-            f"'{target}' takes a LIR module, and this one has no lir.program: "
-            "lower it with -p rlx-default first"
-        )
-    verify_stage(module, "lir")
-    return lower(module, machine)
+def _lazy(cls: str) -> Callable[[], type[Target]]:
+    return lambda: getattr(import_module("rlx.tools.emitters"), cls)
 
 
 TARGETS: dict[str, Callable[[], type[Target]]] = {
     "mlir": lambda: MlirTarget,
-    "llvm": lambda: LlvmTarget,
-    "asm": lambda: AsmTarget,
+    "llvm": _lazy("LlvmTarget"),
+    "asm": _lazy("AsmTarget"),
+    "dot": _lazy("DotTarget"),
+    "json": _lazy("JsonTarget"),
+    "stats": _lazy("StatsTarget"),
 }
 """Name -> factory of a target."""

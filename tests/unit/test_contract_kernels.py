@@ -11,7 +11,7 @@ import pytest
 from kernels import Buffer, Kernel, compile_kernel, levels, module_of, nmse
 
 from rlx.errors import RlxError
-from rlx.lowering.contract import Group, shares, store_panel, weight_bytes
+from rlx.lowering.contract import Group, shares, store_panel
 from rlx.lowering.emitter import Function
 from rlx.lowering.formats import (
     FORMATS,
@@ -455,11 +455,6 @@ def test_other_machines_compile(level: str):
     assert "gemm.tile" in jit.assembly(gemm.module.text, Target.named(level))
     instruction = "vpdpbusd" if level == "znver4" else "vpmaddubsw"
     assert (instruction in text) == (level in ("znver4", "skylake-avx512"))
-
-
-def test_weight_bytes():
-    groups = [Group(("q4_1", "q4_1"), 1536), Group(("f32",), 17)]
-    assert weight_bytes(groups, 576) == 2 * 1536 * 576 // 32 * 20 + 32 * 576 * 4
 
 
 def test_errors():

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
+import signal
 import struct
+import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -303,6 +306,82 @@ def test_one_generation_at_a_time(small: Case):
     assert list(model.generate_ids([1, 2, 3], 30, stop=False)) == wanted
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"max_tokens": 1.5},
+        {"max_tokens": None},
+        {"max_tokens": float("nan")},
+        {"temperature": "1"},
+        {"temperature": float("nan")},
+        {"top_k": 1.5},
+        {"top_p": None},
+        {"seed": 1.5},
+        {"seed": -1},
+    ],
+)
+def test_options_of_another_kind_are_refused(small: Case, options: dict[str, Any]):
+    (name,) = options
+    with pytest.raises(RlxError, match=f"^{name}.*: expected a"):
+        small.model.generate([1], **options)
+
+
+def test_a_generator_may_wander_between_threads(small: Case):
+    model = small.model
+    wanted = list(model.generate_ids([1, 2, 3], 30, stop=False))
+    wandering = model.generate_ids([1, 2, 3], 30, stop=False)
+    first = next(wandering)
+    with ThreadPoolExecutor(1) as pool:
+        # The other thread goes on with it, and would wait for itself.
+        rest = pool.submit(lambda: [next(wandering) for _ in range(20)]).result()
+        with pytest.raises(RlxError, match="generating already"):
+            pool.submit(model.logits, [1]).result()
+    assert [first, *rest, *wandering] == wanted
+
+
+def test_a_generator_of_an_ended_thread_does_not_hang_others(small: Case):
+    model = small.model
+    left: list[Any] = []
+
+    def leave() -> None:
+        left.append(model.generate_ids([1, 2, 3], 30, stop=False))
+        next(left[0])
+
+    thread = threading.Thread(target=leave)
+    thread.start()
+    thread.join()
+    with pytest.raises(RlxError, match="generating already"):
+        model.logits([1])
+    left[0].close()
+    assert model.logits([1]).shape == (1, VOCAB)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_fork_while_another_thread_generates(small: Case):
+    model = small.model
+    wanted = model.logits([1, 2, 3])
+    started, stop = threading.Event(), threading.Event()
+
+    def generate() -> None:
+        running = model.generate_ids([1, 2, 3], 30, stop=False)
+        next(running)
+        started.set()
+        stop.wait()
+        running.close()
+
+    thread = threading.Thread(target=generate)
+    thread.start()
+    started.wait()
+    child = os.fork()
+    if child == 0:
+        signal.alarm(20)
+        os._exit(0 if np.array_equal(model.logits([1, 2, 3]), wanted) else 1)
+    stop.set()
+    thread.join()
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
 def test_other_threads_wait(small: Case):
     prompts = [tokens(30, seed=seed) for seed in range(8)]
     wanted = [small.model.logits(ids) for ids in prompts]
@@ -315,11 +394,15 @@ def test_other_threads_wait(small: Case):
     ("ids", "message"),
     [
         ([], "the prompt is empty"),
-        ([0, VOCAB], f"token 1 of the prompt is {VOCAB}: expected 0 to {VOCAB - 1}"),
-        ([-1], "token 0 of the prompt is -1"),
-        ([2**40], f"token 0 of the prompt is {2**40}"),
-        ([1.5], "expected a sequence of ints"),
-        (["a"], "expected a sequence of ints"),
+        ([0, VOCAB], f"token 1 .* an integer from 0 to {VOCAB - 1}, got {VOCAB}"),
+        ([-1], "token 0 of the prompt: .*, got -1"),
+        ([2**40], f"token 0 of the prompt: .*, got {2**40}"),
+        ([1.5], "token 0 of the prompt: expected an integer"),
+        (["a"], "token 0 of the prompt: expected an integer"),
+        ([True], "token 0 of the prompt: expected an integer"),
+        (b"a", "expected a sequence of integers"),
+        ({5: 1}, "expected a sequence of integers"),
+        (5, "expected a sequence of integers"),
         ([0] * (CONTEXT + 1), "the context holds"),
     ],
 )

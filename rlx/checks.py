@@ -1,0 +1,29 @@
+"""Checks of what callers give: one clear RlxError that names the argument."""
+
+from __future__ import annotations
+
+from numbers import Real
+from operator import index
+from typing import SupportsIndex
+
+from rlx.errors import RlxError
+
+
+def integer(what: str, value: object, low: int, high: int) -> int:
+    """Return an integer in [low, high], NumPy's among them; raises RlxError for anything else."""
+    if isinstance(value, SupportsIndex) and not isinstance(value, bool):
+        number = index(value)
+        if low <= number <= high:
+            return number
+    bound = f"of at least {low}" if high >= 2**31 - 1 else f"from {low} to {high}"
+    raise RlxError(f"{what}: expected an integer {bound}, got {value!r}")
+
+
+def real(what: str, value: object, low: float, high: float, *, above: bool = False) -> float:
+    """Return a number in [low, high], or (low, high] where `above`; raises RlxError otherwise."""
+    if isinstance(value, Real):
+        number = float(value)
+        if low <= number <= high and not (above and number == low):
+            return number
+    bound = f"above {low:g} and up to {high:g}" if above else f"from {low:g} to {high:g}"
+    raise RlxError(f"{what}: expected a number {bound}, got {value!r}")

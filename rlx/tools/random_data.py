@@ -1,0 +1,111 @@
+"""Random weights and inputs for trying programs: the same for a seed, in whatever order."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+from zlib import crc32
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rlx.contract.quant import GGML_TYPES_BY_NAME
+from rlx.errors import RlxError
+from rlx.flow.source import WeightInfo, transposed
+from rlx.frontends.quants import dequantize
+from rlx.lowering.manifest import Io, Manifest
+
+_BLOCKS: dict[str, tuple[int, float]] = {
+    "q4_0": (1, 8.0),
+    "q4_1": (2, 16.0),
+    "q5_0": (1, 16.0),
+    "q5_1": (2, 32.0),
+    "q8_0": (1, 128.0),
+}
+"""Format of blocks -> the f16 scales that one begins with, and the size of what they multiply."""
+
+
+def _generator(seed: int, name: str) -> np.random.Generator:
+    return np.random.default_rng([seed & 0xFFFFFFFF, crc32(name.encode())])
+
+
+class RandomWeights:
+    """
+    A source of the weights that a program declares, for the compiler and for the reference.
+
+    A matrix `[n, k]` has values of about 1/sqrt(k), so that products keep their size, and a vector
+    has values near 1.
+    """
+
+    def __init__(self, manifest: Manifest, seed: int):
+        self._seed = seed
+        self._infos = {
+            key: WeightInfo(w.shape, w.format) for w in manifest.weights for key in w.keys()
+        }
+
+    def has(self, key: str) -> bool:
+        return key in self._infos
+
+    def info(self, key: str) -> WeightInfo:
+        if key not in self._infos:
+            raise RlxError(f"the program declares no weight {key!r}")
+        return self._infos[key]
+
+    def raw(self, key: str) -> NDArray[np.uint8]:
+        shape, format_ = self.info(key)
+        rng = _generator(self._seed, key)
+        if format_ in _BLOCKS:
+            return _blocks(rng, shape, format_)
+        x = rng.standard_normal(shape).astype(np.float32)
+        x = 1 + x / 8 if len(shape) < 2 else x / np.float32(shape[-1] ** 0.5)
+        match format_:
+            case "f32":
+                stored = x
+            case "f16":
+                stored = x.astype(np.float16)
+            case "bf16":
+                stored = (x.view(np.uint32) >> 16).astype(np.uint16)
+            case _:
+                known = ", ".join(["f32", "f16", "bf16", *_BLOCKS])
+                raise RlxError(
+                    f"weight {key!r}: expected a format that random weights come in ({known}), "
+                    f"got {format_}"
+                )
+        return stored.reshape(-1).view(np.uint8)
+
+    def array(self, key: str) -> NDArray[np.float32]:
+        """Return the values of a weight, as the reference takes them."""
+        shape, format_ = self.info(key)
+        return dequantize(format_, self.raw(key), shape)
+
+    def take(
+        self, key: str, transpose: bool = False
+    ) -> tuple[NDArray[np.float32], tuple[int, ...]]:
+        data = self.array(key)
+        data = transposed(key, data) if transpose else data
+        return data, data.shape
+
+
+def _blocks(rng: np.random.Generator, shape: tuple[int, ...], format_: str) -> NDArray[np.uint8]:
+    block = GGML_TYPES_BY_NAME[format_]
+    scales, size = _BLOCKS[format_]
+    count = prod(shape) // block.elements
+    data = rng.integers(0, 256, (count, block.nbytes), np.uint8)
+    values = rng.uniform(-1, 1, (count, scales)) / (size * shape[-1] ** 0.5)
+    # A second scale is added to the values, which the first multiplies.
+    values[:, 1:] *= size
+    data[:, : 2 * scales] = values.astype(np.float16).view(np.uint8)
+    return data.reshape(-1)
+
+
+def dtype_of(io: Io) -> np.dtype[Any]:
+    """Return the numpy dtype of an input or output: `f32` is `float32`."""
+    return np.dtype(f"{io.dtype[0]}{int(io.dtype[1:]) // 8}")
+
+
+def random_input(io: Io, shape: tuple[int, ...], seed: int) -> NDArray[Any]:
+    """Return an input: normal floats, indices in their range, other integers 0."""
+    rng, dtype = _generator(seed, f"input {io.name}"), dtype_of(io)
+    if dtype.kind == "f":
+        return rng.standard_normal(shape).astype(dtype)
+    return rng.integers(0, max(io.index_bound, 1), shape, dtype)
