@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import inf
 from numbers import Real
 from operator import index
 from typing import SupportsIndex
@@ -9,13 +10,13 @@ from typing import SupportsIndex
 from rlx.errors import RlxError
 
 
-def integer(what: str, value: object, low: int, high: int) -> int:
+def integer(what: str, value: object, low: int, high: float = inf) -> int:
     """Return an integer in [low, high], NumPy's among them; raises RlxError for anything else."""
     if isinstance(value, SupportsIndex) and not isinstance(value, bool):
         number = index(value)
         if low <= number <= high:
             return number
-    bound = f"of at least {low}" if high >= 2**31 - 1 else f"from {low} to {high}"
+    bound = f"of at least {low}" if high == inf else f"from {low} to {high}"
     raise RlxError(f"{what}: expected an integer {bound}, got {value!r}")
 
 

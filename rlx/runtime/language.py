@@ -304,4 +304,4 @@ def checked_sampling(temperature: float, top_k: int, top_p: float, seed: int) ->
 
 def checked_count(max_tokens: int) -> int:
     """Return how many tokens to draw at most; raises RlxError unless it is at least 1."""
-    return integer("max_tokens", max_tokens, 1, 2**63 - 1)
+    return integer("max_tokens", max_tokens, 1)

@@ -153,7 +153,7 @@ def _clamp(threads: object) -> int:
     cores = usable_cores()
     if threads is None:
         return cores
-    count = integer("threads (None is all)", threads, 1, 2**31 - 1)
+    count = integer("threads (None is all)", threads, 1)
     if count > cores:
         warn_once(
             "threads",

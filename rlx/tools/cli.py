@@ -157,6 +157,15 @@ def _plan(args: argparse.Namespace) -> None:
     print(json.dumps(report.as_json()) if args.json else report.as_text(args.offsets))
 
 
+def _stdin() -> BinaryIO:
+    """Return standard input; raises RlxError where it is closed."""
+    # Typeshed has it always there.
+    stream = cast("TextIO | None", sys.stdin)
+    if stream is None:
+        raise RlxError("stdin: expected a prompt, it is closed")
+    return stream.buffer
+
+
 def _prompt_text(args: argparse.Namespace) -> str | None:
     """Return the prompt's text; None where it was given as token ids."""
     if args.prompt is None:
@@ -166,11 +175,15 @@ def _prompt_text(args: argparse.Namespace) -> str | None:
     text: str = args.prompt
     if text == "-":
         try:
-            text = sys.stdin.buffer.read().decode().removesuffix("\n").removesuffix("\r")
+            text = _stdin().read().decode().removesuffix("\n").removesuffix("\r")
         except UnicodeDecodeError as e:
             raise RlxError(f"stdin: expected a prompt in UTF-8: {e}") from e
     if not text:
         raise RlxError("the prompt is empty: expected at least one token")
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise RlxError("the prompt: expected text in UTF-8 (valid Unicode)") from None
     return text
 
 

@@ -32,14 +32,17 @@ builtin.module attributes {rlx.dims = #hir.dim_table<rows = 2 to 9>} {
 """
 STATE = """\
 builtin.module attributes {rlx.dims = #hir.dim_table<seq = 1, past = 0 to 8, keys = past + seq>} {
-  hir.state @s keys head_dim 16 : tensor<16x16xf32>
+  hir.state @k keys head_dim 16 : tensor<16x16xf32>
+  hir.state @v values head_dim 16 : tensor<16x16xf32>
   func.func @main(%x: tensor<1x16xf32> {rlx.name = "x"})
       -> (tensor<1x16xf32> {rlx.name = "y"}) {
-    %k = hir.append %x to @s start "past" : tensor<1x16xf32> \
+    %k = hir.append %x to @k start "past" : tensor<1x16xf32> \
 -> tensor<?x16xf32, #hir.dims<keys, _>>
-    %a = hir.attention %x, %k, %k head_dim 16 scale 0.25 : tensor<1x16xf32>, \
+    %v = hir.append %x to @v start "past" : tensor<1x16xf32> \
+-> tensor<?x16xf32, #hir.dims<keys, _>>
+    %y = hir.attention %x, %k, %v head_dim 16 scale 0.25 : tensor<1x16xf32>, \
 tensor<?x16xf32, #hir.dims<keys, _>>
-    func.return %a : tensor<1x16xf32>
+    func.return %y : tensor<1x16xf32>
   }
 }
 """
@@ -182,6 +185,13 @@ def test_random_weights_keep_the_size_of_products(format_):
     np.testing.assert_array_equal(weights.take("w.1", transpose=True)[0], values.T)
     assert (weights.array("w.0") != values).mean() > 0.5
     assert (source(format_, (64, 256), 1).array("w.1") != values).mean() > 0.5
+
+
+@pytest.mark.parametrize(("format_", "nbytes"), [("q4_1", 20), ("q5_1", 24)])
+def test_both_scales_of_a_block_matter(format_, nbytes):
+    blocks = source(format_, (64, 256)).raw("w.1").reshape(-1, nbytes)
+    added = np.ascontiguousarray(blocks[:, 2:4]).view(np.float16)
+    assert 0.3 < added.std() * 16 < 1
 
 
 def test_random_vectors_are_near_one():

@@ -6,11 +6,13 @@ from pathlib import Path
 
 import pytest
 from xdsl.context import Context
-from xdsl.dialects.builtin import ModuleOp
+from xdsl.dialects.builtin import ModuleOp, StringAttr
 from xdsl.passes import ModulePass
 
+from rlx.dialects.common import QuantType, tensor
 from rlx.dialects.hir import WeightOp
 from rlx.passes.registry import PASSES
+from rlx.tools.opt_statistics import Timing
 
 RESIDUAL = Path(__file__).parents[2] / "examples" / "residual.mlir"
 PIPELINE = "legalize-hir,cse,dce,hoist-params"
@@ -111,6 +113,21 @@ def test_timing(rlx_opt, option):
     assert sum(share for _, share in parts) == pytest.approx(100, abs=0.5)
 
 
+def test_times_of_the_same_thing_are_added_up(monkeypatch):
+    clock = iter([0.0, 1.0, 5.0, 6.0, 10.0, 12.0])
+    monkeypatch.setattr("time.perf_counter", lambda: next(clock))
+    timing = Timing()
+    for what in ("a", "b", "a"):
+        with timing.measure(what):
+            pass
+    table = [line.split() for line in timing.table().splitlines()[2:]]
+    assert table == [
+        ["3000.0", "75.0", "a"],
+        ["1000.0", "25.0", "b"],
+        ["4000.0", "100.0", "total"],
+    ]
+
+
 def rows(text: str) -> dict[str, list[int]]:
     found = re.findall(r"^((?: +\d+)+)  (\S.*)$", text, re.MULTILINE)
     return {what: [int(n) for n in numbers.split()] for numbers, what in found}
@@ -121,6 +138,7 @@ def test_statistics(rlx_opt):
     assert result.out == rlx_opt(str(RESIDUAL), "-p", "rlx-default").out
     counts = rows(result.err)
     assert counts["hir.linear"] == [1, 0]
+    assert "builtin.module" not in counts
     assert counts["lir.kernel"] == [0, result.out.count("lir.kernel @")]
     assert counts["lir.launch"] == [0, result.out.count("lir.launch @")]
     for i in range(2):
@@ -155,7 +173,7 @@ class BreakPass(ModulePass):
         if self.how == "raise":
             weight.detach()
             raise KeyError("lost")
-        weight.verify_ = lambda: weight.emit_error("broken")
+        weight.properties["type"] = tensor([8, 33], QuantType(StringAttr("q8_0")))
 
 
 @pytest.fixture
@@ -168,7 +186,7 @@ def broken(monkeypatch: pytest.MonkeyPatch) -> None:
     ("how", "message"),
     [
         ("raise", "pass 'break': internal error, KeyError: 'lost'"),
-        ("invalid", "after pass 'break': "),
+        ("invalid", "after pass 'break': weight @norm: expected rows of whole q8_0 blocks"),
     ],
 )
 def test_crash_reproducer(rlx_opt, tmp_path, how, message):

@@ -260,3 +260,75 @@ builtin.module attributes {rlx.dims = #hir.dim_table<seq = 1 to 4>} {
     }
   }
 }
+
+// -----
+
+// CHECK: error: pass 'verify-stage': lir.input: expected the indices 0 to 1, once each, got 0, 3
+builtin.module @indices {
+  lir.program @main arena 0 lower_bound 0 alignment 64 state 0 weights 0 fingerprint "" {
+    %a = lir.input "a" index 0 : tensor<4xf32>
+    %b = lir.input "b" index 3 : tensor<4xf32>
+  }
+}
+
+// -----
+
+// CHECK: error: pass 'verify-stage': lir.output: two of them have one name
+builtin.module @names {
+  lir.program @main arena 0 lower_bound 0 alignment 64 state 0 weights 0 fingerprint "" {
+    %a = lir.output "a" index 0 : tensor<4xf32>
+    %b = lir.output "a" index 1 : tensor<4xf32>
+  }
+}
+
+// -----
+
+// CHECK: error: pass 'verify-stage': lir.launch: @draw needs scratch of 384 bytes
+builtin.module @scratch {
+  lir.kernel @draw {
+  ^bb0(%logits: tensor<1x16xf32>, %params: tensor<8xi32>):
+    %id = mir.sample %logits, %params : tensor<1x16xf32>, tensor<8xi32> -> tensor<1xi32>
+    mir.yield %id : tensor<1xi32>
+  }
+  lir.program @main arena 0 lower_bound 0 alignment 64 state 0 weights 0 fingerprint "" {
+    %logits = lir.input "logits" index 0 : tensor<1x16xf32>
+    %params = lir.input "params" index 1 : tensor<8xi32>
+    %id = lir.output "id" index 0 : tensor<1xi32>
+    lir.launch @draw epilogue ins(%logits, %params : tensor<1x16xf32>, tensor<8xi32>) outs(%id : tensor<1xi32>)
+  }
+}
+
+// -----
+
+// CHECK: error: pass 'verify-stage': lir.launch: @draw needs scratch of 384 bytes, got 64
+builtin.module @small_scratch {
+  lir.kernel @draw {
+  ^bb0(%logits: tensor<1x16xf32>, %params: tensor<8xi32>):
+    %id = mir.sample %logits, %params : tensor<1x16xf32>, tensor<8xi32> -> tensor<1xi32>
+    mir.yield %id : tensor<1xi32>
+  }
+  lir.program @main arena 64 lower_bound 0 alignment 64 state 0 weights 0 fingerprint "" {
+    %logits = lir.input "logits" index 0 : tensor<1x16xf32>
+    %params = lir.input "params" index 1 : tensor<8xi32>
+    %id = lir.output "id" index 0 : tensor<1xi32>
+    %scratch = lir.slot offset 0 size 64 : tensor<64xi8>
+    lir.launch @draw epilogue ins(%logits, %params : tensor<1x16xf32>, tensor<8xi32>) outs(%id : tensor<1xi32>) scratch(%scratch : tensor<64xi8>)
+  }
+}
+
+// -----
+
+// CHECK: error: pass 'verify-stage': lir.launch: packing runs in the prologue, got steady_state
+builtin.module @late_pack {
+  lir.weight @w "w" offset 0 stride 64 layers 0 to 1 source 0 : tensor<16x!hir.packed<f32>>
+  lir.kernel @pack {
+  ^bb0(%a: tensor<16xf32>):
+    %p = mir.pack %a : tensor<16xf32> -> tensor<16x!hir.packed<f32>>
+    mir.yield %p : tensor<16x!hir.packed<f32>>
+  }
+  lir.program @main arena 0 lower_bound 0 alignment 64 state 0 weights 64 fingerprint "" {
+    %source = lir.source @w : tensor<16xf32>
+    %packed = lir.ref @w : tensor<16x!hir.packed<f32>>
+    lir.launch @pack steady_state ins(%source : tensor<16xf32>) outs(%packed : tensor<16x!hir.packed<f32>>)
+  }
+}

@@ -1,4 +1,4 @@
-// RUN: rlx-opt %s -p 'verify-stage{stage=lir}' | rlx-opt | filecheck %s
+// RUN: rlx-opt %s | rlx-opt | filecheck %s
 // RUN: RLX_ROUNDTRIP | filecheck %s
 // RUN: RLX_GENERIC_ROUNDTRIP | filecheck %s --check-prefix=GENERIC
 
