@@ -57,10 +57,14 @@ def compile(
     """
     if target is None or isinstance(target, str):
         target = Target.named(target or "host")
+    if not isinstance(cast(object, target), Target):
+        raise RlxError(f"target: expected a CPU's name or a Target, got {target!r:.80}")
     if not target.runs_on(Target.host()):
         raise RlxError(
             f"target: this machine can't run code for '{target.name}'; `rlx-opt -t asm` prints it"
         )
+    if not isinstance(cast(object, weights), Mapping | WeightSource | None):
+        raise RlxError(f"weights: expected arrays by key, or a source, got {weights!r:.80}")
     if isinstance(weights, Mapping) or weights is None:
         weights = MapWeights(weights or {})
     return CompiledFunction(build(module, target), weights, threads)
@@ -96,6 +100,7 @@ def build(module: ModuleOp | str, target: Target) -> Built:
 
 def _checked(module: ModuleOp | str) -> ModuleOp:
     """Return a valid module that is ours to rewrite."""
+    from xdsl.dialects.builtin import ModuleOp
     from xdsl.utils.exceptions import VerifyException
 
     from rlx.passes.diagnostics import verify
@@ -104,6 +109,8 @@ def _checked(module: ModuleOp | str) -> ModuleOp:
     from rlx.tools.opt_driver import context
     from rlx.tools.source import parse
 
+    if not isinstance(cast(object, module), str | ModuleOp):
+        raise RlxError(f"module: expected IR as a ModuleOp or as text, got {module!r:.80}")
     if isinstance(module, str):
         module = parse(context(), module.encode(), "module")
     else:
@@ -251,6 +258,8 @@ class CompiledFunction:
 
     def _sizes(self, inputs: Mapping[str, Array], dims: Mapping[str, int]) -> dict[str, int]:
         """Return the size of every dimension, from the inputs' shapes and from `dims`."""
+        if not isinstance(cast(object, dims), Mapping):
+            raise RlxError(f"dims: expected sizes by name, got {dims!r:.80}")
         manifest = self._manifest
         free = manifest.free
         for name in dims:
@@ -287,6 +296,8 @@ class CompiledFunction:
             raise RlxError(f"out: expected {len(outputs)} arrays ({names}), got {len(out)}")
         for i, (io, array) in enumerate(zip(outputs, out, strict=True)):
             what = f"out '{io.name}'"
+            if not isinstance(cast(object, array), np.ndarray):
+                raise RlxError(f"{what}: expected a numpy array, got {type(array).__name__}")
             _check_array(what, io, array, sizes)
             flags = array.flags
             if not (flags.c_contiguous and flags.aligned and flags.writeable):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, cast, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +21,7 @@ class WeightInfo(NamedTuple):
     format: str
 
 
+@runtime_checkable
 class WeightSource(Protocol):
     """Gives weights by key. Every method but `has` raises RlxError for a key that is missing."""
 
@@ -82,7 +83,10 @@ class MapWeights:
         if key not in self._arrays:
             some = ", ".join(list(self._arrays)[:10]) or "no weights"
             raise RlxError(f"expected a weight {key!r}, which is missing; there are: {some}")
-        return self._arrays[key]
+        array = self._arrays[key]
+        if not isinstance(cast(object, array), np.ndarray) or array.dtype.kind not in "fiub":
+            raise RlxError(f"weight {key!r}: expected an array of numbers, got {array!r:.80}")
+        return array
 
 
 class ChainWeights:

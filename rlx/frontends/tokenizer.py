@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, Self, cast
 
 import numpy as np
 
+from rlx.checks import integer
 from rlx.errors import RlxError
 from rlx.frontends.gguf import GgufFile, StringArray
 
@@ -158,6 +159,8 @@ class Tokenizer:
 
         Raises `RlxError` for an id outside the vocabulary.
         """
+        if isinstance(ids, str) or not isinstance(cast(object, ids), Iterable):
+            raise RlxError(f"decode: expected a sequence of token ids, got {ids!r:.80}")
         return b"".join(map(self.token_bytes, ids)).decode(errors="replace")
 
     def stream(self) -> TokenStream:
@@ -166,10 +169,7 @@ class Tokenizer:
 
     def token_bytes(self, token_id: int) -> bytes:
         """The UTF-8 bytes, perhaps a part of a character, that a token adds to the text."""
-        if not 0 <= token_id < self.vocab_size:
-            raise RlxError(
-                f"decode: expected token ids from 0 to {self.vocab_size - 1}, got {token_id}"
-            )
+        token_id = integer("decode: token id", token_id, 0, self.vocab_size - 1)
         if token_id in self._control:
             return b""
         token = self.vocabulary.tokens[token_id]

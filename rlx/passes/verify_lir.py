@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from xdsl.ir import Attribute, BlockArgument, Operation
+from xdsl.ir import Attribute, BlockArgument, Operation, SSAValue
 from xdsl.utils.exceptions import VerifyException
 
 from rlx.dialects import lir, mir
 from rlx.dialects.common import PhaseKind, dims_of, format_of, spell
+from rlx.dialects.ops import StateRole
 from rlx.lowering.kernels import scratch_of
 from rlx.passes.buffers import size_of
 from rlx.passes.program import Program, fail, spell_all
@@ -47,11 +48,52 @@ def _check_launch(program: Program, op: lir.LaunchOp) -> None:
             name = kernel.sym_name.data
             fail(op, f"@{name} {verb} {spell_all(wanted)}, got {spell_all(given)}")
     _check_scratch(op, kernel)
+    _check_states(program, op, kernel)
     packs = isinstance(kernel.body.block.first_op, mir.PackOp)
     if packs != (op.job is lir.Job.PACK):
         fail(op, "expected a weight's source as the input of a kernel that packs, and of no other")
     if packs and op.phase.data is not PhaseKind.PROLOGUE:
         fail(op, f"packing runs in the prologue, got {op.phase.data}")
+
+
+def _check_states(program: Program, op: lir.LaunchOp, kernel: lir.KernelOp) -> None:
+    """What a kernel takes for keys, or for values, is a state of that role and of its head_dim."""
+    for inner in kernel.body.block.ops:
+        used: list[tuple[SSAValue, StateRole]] = []
+        if isinstance(inner, mir.AppendOp):
+            used = [(inner.state, inner.role.data)]
+        elif isinstance(inner, mir.AttentionOp):
+            used = [(inner.keys, StateRole.KEYS), (inner.values, StateRole.VALUES)]
+        for value, role in used:
+            assert isinstance(inner, mir.AppendOp | mir.AttentionOp)
+            state = _state_behind(program, op, value)
+            head_dim = inner.head_dim.value.data
+            if state is None:
+                fail(op, f"{inner.name} in @{kernel.sym_name.data}: expected a state as its {role}")
+            if (state.role.data, state.head_dim.value.data) != (role, head_dim):
+                fail(
+                    op,
+                    f"{inner.name} in @{kernel.sym_name.data}: expected a state of {role} with "
+                    f"head_dim {head_dim}, @{state.sym_name.data} is one of {state.role.data} with "
+                    f"head_dim {state.head_dim.value.data}",
+                )
+
+
+def _state_behind(program: Program, op: lir.LaunchOp, value: SSAValue) -> lir.StateOp | None:
+    """Return the state that a value in a launch's kernel is, or is a view of."""
+    while not isinstance(value, BlockArgument):
+        owner = value.owner
+        if isinstance(owner, mir.FirstRowsOp):
+            value = owner.input
+        elif isinstance(owner, mir.AppendOp):
+            value = owner.state
+        else:
+            return None
+    ref = op.ins[value.index].owner
+    if not isinstance(ref, lir.RefOp):
+        return None
+    found = program.symbols.get(ref.symbol.root_reference.data)
+    return found if isinstance(found, lir.StateOp) else None
 
 
 def _check_scratch(op: lir.LaunchOp, kernel: lir.KernelOp) -> None:

@@ -140,12 +140,14 @@ class _Tool:
             module = parse(ctx, data, self.name, first_line=first_line, implicit_module=implicit)
         self._verify(module, "")
         before = count(module) if self.args.statistics else None
-        self.printer.begin(ctx, module, label)
+        with self._placed("input"):
+            self.printer.begin(ctx, module, label)
         for pass_ in self.passes:
             self._apply(pass_, ctx, module)
         if before is not None:
             counts = {"before": before, "after": count(module)}
-            sys.stderr.write(f"// statistics\n{statistics(module, counts)}")
+            with self._placed("--statistics"):
+                sys.stderr.write(f"// statistics\n{statistics(module, counts)}")
         if self.args.run:
             return self._run(module)
         with self._placed(f"target '{self.target.name}'"), self.timing.measure("print"):
@@ -160,8 +162,10 @@ class _Tool:
             return run_program(module, self.args)
 
     def _apply(self, pass_: ModulePass, ctx: Context, module: ModuleOp) -> None:
-        self.printer.before(pass_.name, ctx, module)
-        source = self._source(ctx, module) if self.args.crash_reproducer else ""
+        # An invalid module, which --disable-verify lets through, may not even print.
+        with self._placed(f"before pass '{pass_.name}'"):
+            self.printer.before(pass_.name, ctx, module)
+            source = self._source(ctx, module) if self.args.crash_reproducer else ""
         applied = False
         try:
             with self._placed(f"pass '{pass_.name}'"), self.timing.measure(pass_.name):
@@ -173,7 +177,8 @@ class _Tool:
             if source and (applied or isinstance(e, InternalError)):
                 self._reproduce(source, pass_, e)
             raise
-        self.printer.after(pass_.name, ctx, module)
+        with self._placed(f"after pass '{pass_.name}'"):
+            self.printer.after(pass_.name, ctx, module)
 
     def _source(self, ctx: Context, module: ModuleOp) -> str:
         text = StringIO()
@@ -191,7 +196,10 @@ class _Tool:
         ]
         command = " ".join(["rlx-opt %s -p", quote(str(pass_)), *flags])
         path = self.args.crash_reproducer
-        self._write_file(path, f"// RUN: {command}\n{source}")
+        try:
+            self._write_file(path, f"// RUN: {command}\n{source}")
+        except RlxError as e:
+            raise SourceError(f"{error}\n  no reproducer: {e}") from error
         raise SourceError(f"{error}\n  reproducer: {path}") from error
 
     def _verify(self, module: ModuleOp, when: str) -> None:

@@ -213,3 +213,24 @@ def test_no_reproducer_unless_it_is_asked_for_or_needed(rlx_opt, tmp_path):
     assert rlx_opt(str(RESIDUAL), *args).code == 1
     assert rlx_opt(str(RESIDUAL), "-p", "cse", "--crash-reproducer", str(path)).code == 0
     assert not path.exists()
+
+
+@pytest.mark.usefixtures("broken")
+def test_a_reproducer_that_cannot_be_written_hides_no_error(rlx_opt):
+    args = ["-p", "break", "--crash-reproducer", "/no/such/folder/crash.mlir"]
+    result = rlx_opt(str(RESIDUAL), *args)
+    assert result.code == 1
+    assert "KeyError: 'lost'" in result.err
+    assert "no reproducer: cannot write /no/such/folder/crash.mlir" in result.err
+
+
+def test_invalid_modules_end_in_a_message(rlx_opt):
+    text = (
+        'lir.program @p arena 0 lower_bound 0 alignment 1 state 0 weights 0 fingerprint "" {\n'
+        "  lir.launch @none steady_state ins() outs()\n}"
+    )
+    for args in (["--statistics"], ["-t", "stats"], ["--print-ir-after-all", "-p", "cse"]):
+        result = rlx_opt("--disable-verify", *args, stdin=text)
+        assert "Traceback" not in result.err
+        assert result.code in (0, 1)
+    assert rlx_opt("--disable-verify", "--statistics", stdin=text).code == 1
