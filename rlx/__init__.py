@@ -15,37 +15,37 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from rlx.contract import DimBinding as DimBinding
-    from rlx.contract import DType as DType
-    from rlx.contract import FusionBenefit as FusionBenefit
-    from rlx.contract import Graph as Graph
-    from rlx.contract import GraphIoProfile as GraphIoProfile
-    from rlx.contract import GraphModule as GraphModule
-    from rlx.contract import HirModule as HirModule
-    from rlx.contract import IoFusionGate as IoFusionGate
-    from rlx.contract import LirBufferPlan as LirBufferPlan
-    from rlx.contract import LirBufferSlot as LirBufferSlot
-    from rlx.contract import LirFingerprint as LirFingerprint
-    from rlx.contract import LirIoManifest as LirIoManifest
-    from rlx.contract import LirModule as LirModule
-    from rlx.contract import LirViewAlias as LirViewAlias
-    from rlx.contract import MirModule as MirModule
-    from rlx.contract import ModelPhase as ModelPhase
-    from rlx.contract import ModelVariant as ModelVariant
-    from rlx.contract import NodeId as NodeId
-    from rlx.contract import Op as Op
-    from rlx.contract import OpKind as OpKind
-    from rlx.contract import Phase as Phase
-    from rlx.contract import PhaseSchedule as PhaseSchedule
-    from rlx.contract import Shape as Shape
-    from rlx.contract import bind_graph as bind_graph
-    from rlx.contract import derive_phases as derive_phases
-    from rlx.contract import fusion_benefit as fusion_benefit
-    from rlx.contract import host_sync_op_kinds as host_sync_op_kinds
-    from rlx.contract import infer_bindings_from_inputs as infer_bindings_from_inputs
-    from rlx.contract import profile_graph_io as profile_graph_io
-    from rlx.contract import profile_graph_io_outputs as profile_graph_io_outputs
-    from rlx.contract import sym as sym
+    from rlx.contract.benefit import FusionBenefit as FusionBenefit
+    from rlx.contract.benefit import GraphIoProfile as GraphIoProfile
+    from rlx.contract.benefit import IoFusionGate as IoFusionGate
+    from rlx.contract.benefit import fusion_benefit as fusion_benefit
+    from rlx.contract.benefit import host_sync_op_kinds as host_sync_op_kinds
+    from rlx.contract.benefit import profile_graph_io as profile_graph_io
+    from rlx.contract.benefit import profile_graph_io_outputs as profile_graph_io_outputs
+    from rlx.contract.bind import bind_graph as bind_graph
+    from rlx.contract.bind import infer_bindings_from_inputs as infer_bindings_from_inputs
+    from rlx.contract.graph import Graph as Graph
+    from rlx.contract.graph import NodeId as NodeId
+    from rlx.contract.graph import Op as Op
+    from rlx.contract.module import GraphModule as GraphModule
+    from rlx.contract.module import HirModule as HirModule
+    from rlx.contract.module import LirFingerprint as LirFingerprint
+    from rlx.contract.module import LirModule as LirModule
+    from rlx.contract.module import MirModule as MirModule
+    from rlx.contract.opkind import OpKind as OpKind
+    from rlx.contract.phase import Phase as Phase
+    from rlx.contract.phase import PhaseSchedule as PhaseSchedule
+    from rlx.contract.phase import derive_phases as derive_phases
+    from rlx.contract.plan import LirBufferPlan as LirBufferPlan
+    from rlx.contract.plan import LirBufferSlot as LirBufferSlot
+    from rlx.contract.plan import LirIoManifest as LirIoManifest
+    from rlx.contract.plan import LirViewAlias as LirViewAlias
+    from rlx.contract.shape import DType as DType
+    from rlx.contract.shape import Shape as Shape
+    from rlx.contract.symbols import DimBinding as DimBinding
+    from rlx.contract.symbols import sym as sym
+    from rlx.contract.variant import ModelPhase as ModelPhase
+    from rlx.contract.variant import ModelVariant as ModelVariant
     from rlx.driver import load as load
     from rlx.errors import RlxError as RlxError
     from rlx.flow.context import FlowCtx as FlowCtx
@@ -66,11 +66,17 @@ _NAMES = {
     "rlx.functions": "compile",
     "rlx.errors": "RlxError",
     "rlx.lowering.target": "Target",
-    "rlx.contract": "DType DimBinding FusionBenefit Graph GraphIoProfile GraphModule HirModule"
-    " IoFusionGate LirBufferPlan LirBufferSlot LirFingerprint LirIoManifest LirModule LirViewAlias"
-    " MirModule ModelPhase ModelVariant NodeId Op OpKind Phase PhaseSchedule Shape bind_graph"
-    " derive_phases fusion_benefit host_sync_op_kinds infer_bindings_from_inputs profile_graph_io"
-    " profile_graph_io_outputs sym",
+    "rlx.contract.benefit": "FusionBenefit GraphIoProfile IoFusionGate fusion_benefit"
+    " host_sync_op_kinds profile_graph_io profile_graph_io_outputs",
+    "rlx.contract.bind": "bind_graph infer_bindings_from_inputs",
+    "rlx.contract.graph": "Graph NodeId Op",
+    "rlx.contract.module": "GraphModule HirModule LirFingerprint LirModule MirModule",
+    "rlx.contract.opkind": "OpKind",
+    "rlx.contract.phase": "Phase PhaseSchedule derive_phases",
+    "rlx.contract.plan": "LirBufferPlan LirBufferSlot LirIoManifest LirViewAlias",
+    "rlx.contract.shape": "DType Shape",
+    "rlx.contract.symbols": "DimBinding sym",
+    "rlx.contract.variant": "ModelPhase ModelVariant",
     "rlx.passes.plan_graph": "plan_graph",
     "rlx.flow.context": "FlowCtx",
     "rlx.flow.profile": "CompileProfile",

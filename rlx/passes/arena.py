@@ -3,38 +3,28 @@ Static memory planning: an offset in one arena for every buffer whose lifetime i
 
 Buffers that live at the same time must not overlap in memory; the goal is a low peak. Every method
 here places buffers one by one at a free offset and differs only in the order. Effort 0 takes the
-best of several fixed orders; efforts 1 and 2 go on from there with a randomised search over orders,
-seeded and budgeted by counted work, so that a plan is the same on every machine.
+best of several fixed orders and repairs it a little; efforts 1 and 2 go on from there with a search
+over orders. Budgets are counts of work, so that a plan is the same on every machine.
 """
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from functools import reduce
 from heapq import heappop, heappush
-from math import gcd
-from operator import (
-    itemgetter,
-    or_,  # pyright: ignore[reportUnknownVariableType]  # its stub has no types
-)
-from typing import cast
+from itertools import islice, product
+from operator import itemgetter
 
 from rlx.errors import RlxError
 
-# Work is counted in neighbours looked at while placing: roughly 0.1 us each.
-_STATIC_WORK = 2_000_000
-# Bits of the search's masks: 4096 keep an `or` near 0.1 us and rounding near 1 in 4000.
-_MAX_UNITS = 4096
-_SEARCH_WORK = {1: 25_000_000, 2: 250_000_000}
+# Work is counted in neighbours looked at while placing: roughly 0.15 us each, 1 ns in the search.
+_STATIC_WORK = 1_000_000
+_REPAIRS = 16
+_SEARCH_WORK = {1: 1_200_000_000, 2: 12_000_000_000}
 
 # A placed buffer is one integer, offset << _END_BITS | end: they sort fast, and 0 means unplaced.
 _END_BITS = 48
 _END_MASK = (1 << _END_BITS) - 1
-
-# The operator itself, typed: half the cost of calling `int.__or__`.
-_or = cast(Callable[[int, int], int], or_)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +69,7 @@ def plan(buffers: Sequence[Buffer], alignment: int = 64, effort: int = 0) -> Pla
     live = [b for b in buffers if b.size and b.upper > b.lower]
     problem = _Problem(live, alignment)
     keys = problem.best_static()
-    if effort and problem.movable and _peak(keys) > problem.lower_bound:
+    if effort and _peak(keys) > problem.floor:
         keys = _search(problem, keys, _SEARCH_WORK[effort])
     # A buffer without bytes or lifetime conflicts with nothing.
     offsets = {b.id: b.fixed_offset or 0 for b in buffers}
@@ -129,6 +119,8 @@ class _Problem:
             if b.fixed_offset is not None:
                 self._fix(i, b.fixed_offset)
         self.movable = [i for i, key in enumerate(self.fixed_keys) if not key]
+        # No plan has a lower peak than this.
+        self.floor = max(self.lower_bound, _peak(self.fixed_keys))
         self.gather = [_getter(found) for found in self.neighbours]
 
     def _sweep(self) -> None:
@@ -203,18 +195,30 @@ class _Problem:
 
     def best_static(self) -> list[int]:
         """Return the placement of lowest peak among the fixed orders, first and best fit."""
-        best: list[int] | None = None
-        work = 0
-        per_order = sum(map(len, self.neighbours)) + len(self.neighbours)
-        for order in self.orders():
-            for fit in (_first_fit, _best_fit):
-                if best is not None and work > _STATIC_WORK:
-                    return best
-                keys = self.place(order, fit)
-                work += per_order
-                if best is None or _peak(keys) < _peak(best):
-                    best = keys
-        return best or []
+        # The first is always tried, however large the problem.
+        left = max(_STATIC_WORK // (sum(map(len, self.neighbours)) + len(self.buffers) + 1), 1)
+        attempts = product(self.orders(), (_first_fit, _best_fit))
+        best: list[int] = []
+        for order, fit in islice(attempts, left):
+            left -= 1
+            keys = self.place(order, fit)
+            if not best or _peak(keys) < _peak(best):
+                best = keys
+            if _peak(best) <= self.floor:
+                return best
+        return self.repaired(best, min(left, _REPAIRS))
+
+    def repaired(self, best: list[int], rounds: int) -> list[int]:
+        """Return the best of `best` and of moving what ends too high to the front, repeatedly."""
+        keys = best
+        order = sorted(self.movable, key=keys.__getitem__)
+        for _ in range(rounds):
+            order.sort(key=lambda i: keys[i] & _END_MASK < _peak(best))
+            keys = self.place(order, _first_fit)
+            if _peak(keys) < _peak(best):
+                best = keys
+                order.sort(key=keys.__getitem__)
+        return best
 
 
 def _getter(indices: list[int]) -> Callable[[list[int]], tuple[int, ...]]:
@@ -251,125 +255,12 @@ def _best_fit(taken: Iterable[int], size: int) -> int:
 
 
 def _search(problem: _Problem, keys: list[int], budget: int) -> list[int]:
-    """
-    Lower the peak of `keys` by moving buffers that do not fit to an earlier place in the order.
+    """Return the better of `keys` and what the search over orders finds from there."""
+    # A compile, at effort 0, needs neither the search nor its code generator.
+    from rlx.passes.arena_search import search
 
-    Buffers are placed by first fit under a limit a little below the best peak so far. The first
-    that does not fit moves forward by an exponentially distributed share of the order, which
-    shrinks over the budget, and placing goes on from there. When all fit, the limit drops.
-    """
-    rng = random.Random(0)
-    state = _FirstFit(problem, keys)
-    order: list[int] = []
-    peak = limit = sum(state.sizes) + state.bound
-    while state.work < budget:
-        if state.extend(limit):
-            order = sorted(state.order, key=lambda i: state.low[i])
-            peak = state.peak()
-            if peak <= state.bound:
-                break
-            limit = peak - 1 - int(0.03 * (peak - state.bound))
-            state.retreat(limit)
-        else:
-            reach = 0.2 * 0.1 ** (state.work / budget)
-            state.advance(1 + int(rng.expovariate(1.0) * reach * len(state.order)))
-    found = problem.place(order, _first_fit)
-    return min(keys, found, key=_peak)
-
-
-class _FirstFit:
-    """
-    First fit along an order that changes, recomputing only the offsets that a change can reach.
-
-    Memory is a bit mask: one bit per unit of the arena, in one integer per buffer, so that the
-    memory taken by all neighbours is a single `or`. Sizes and offsets are in units. When the sizes
-    have no unit that gives few enough bits, they are rounded up to one that does.
-
-    The buffers placed so far are `order[:position]`; of the others the mask is 0. `low` is the last
-    offset of every buffer and is right unless `dirty`: unless a buffer before it in the order
-    appeared or moved where that matters. `work` counts what the search costs.
-    """
-
-    def __init__(self, problem: _Problem, keys: list[int]) -> None:
-        fixed = [(key >> _END_BITS, key & _END_MASK) for key in problem.fixed_keys]
-        unit = gcd(*problem.sizes, *(offset for offset, _ in fixed))
-        unit *= -(-_peak(keys) // (unit * _MAX_UNITS))
-        self.problem = problem
-        # By offset, first fit places every buffer where it is in `keys` or lower.
-        self.order = sorted(problem.movable, key=lambda i: keys[i])
-        self.sizes = [-(-size // unit) for size in problem.sizes]
-        self.masks = [(1 << -(-end // unit)) - (1 << offset // unit) for offset, end in fixed]
-        self.bound = -(-max(problem.lower_bound, _peak(problem.fixed_keys)) // unit)
-        self.low = [0] * len(keys)
-        self.dirty = [True] * len(keys)
-        self.position = 0
-        self.moved = -1
-        self.work = 0
-
-    def peak(self) -> int:
-        """Return the end of the highest buffer."""
-        return max(mask.bit_length() for mask in self.masks)
-
-    def extend(self, limit: int) -> bool:
-        """Place buffers until one would end above `limit`; return whether all are placed."""
-        sizes, masks, low, dirty = self.sizes, self.masks, self.low, self.dirty
-        gather = self.problem.gather
-        start = self.position
-        for position in range(start, len(self.order)):
-            i = self.order[position]
-            size, offset = sizes[i], low[i]
-            if dirty[i]:
-                offset = _lowest_run(reduce(_or, gather[i](masks), 0), size, limit)
-                self.work += len(self.problem.neighbours[i]) + 20
-            if offset < 0 or offset + size > limit:
-                self.position = position
-                self.work += position - start + 10
-                return False
-            if dirty[i]:
-                if offset != low[i] or i == self.moved:
-                    self._spread(i, offset)
-                low[i] = offset
-                dirty[i] = False
-            masks[i] = ((1 << size) - 1) << offset
-        self.position = len(self.order)
-        self.work += self.position - start
-        return True
-
-    def _spread(self, i: int, offset: int) -> None:
-        """Mark as dirty the neighbours after `i` whose offset its new `offset` can change."""
-        masks, low, dirty, sizes = self.masks, self.low, self.dirty, self.sizes
-        old, end = low[i], offset + sizes[i]
-        for j in self.problem.neighbours[i]:
-            # Leaving a place below j may open a gap for it; otherwise j itself is in the way.
-            if not masks[j] and (old < low[j] or (low[j] < end and offset < low[j] + sizes[j])):
-                dirty[j] = True
-        self.work += len(self.problem.neighbours[i])
-
-    def retreat(self, limit: int) -> None:
-        """Go back to the first buffer that ends above `limit`."""
-        masks, order = self.masks, self.order
-        self.position = next(p for p, i in enumerate(order) if masks[i].bit_length() > limit)
-        for i in order[self.position :]:
-            masks[i] = 0
-
-    def advance(self, places: int) -> None:
-        """Move the buffer that did not fit forward by `places` and go back to its new place."""
-        target = max(self.position - places, 0)
-        for i in self.order[target : self.position]:
-            self.masks[i] = 0
-        self.moved = self.order.pop(self.position)
-        self.order.insert(target, self.moved)
-        self.dirty[self.moved] = True
-        self.position = target
-
-
-def _lowest_run(taken: int, size: int, limit: int) -> int:
-    """Return the lowest bit where `size` bits below `limit` are free of `taken`, or -1."""
-    runs = ~taken & (1 << limit) - 1
-    length = 1
-    # Bit b of `runs` says that `length` bits from b on are free.
-    while length * 2 <= size:
-        runs &= runs >> length
-        length *= 2
-    runs &= runs >> (size - length)
-    return (runs & -runs).bit_length() - 1
+    fixed = {i: key >> _END_BITS for i, key in enumerate(problem.fixed_keys) if key}
+    # By offset, first fit places every buffer where it is in `keys` or lower.
+    order = sorted(problem.movable, key=keys.__getitem__)
+    order = search(order, problem.sizes, problem.neighbours, fixed, problem.floor, budget)
+    return min(keys, problem.place(order, _first_fit), key=_peak)

@@ -51,7 +51,7 @@ def search(
     state.words[_LIMIT] = sum(sizes) + max(state.end)
     spent = 0
     while spent < _ROUNDS:
-        if state.run(budget * (spent + 1) // _ROUNDS, 0.2 * 0.1 ** (spent / _ROUNDS)):
+        if state.run(budget * (spent + 1) // _ROUNDS, 0.2 * 0.03 ** (spent / _ROUNDS)):
             best = sorted(state.order, key=state.low.__getitem__)
             peak = max(state.end)
             if peak <= bound:

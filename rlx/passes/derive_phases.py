@@ -17,8 +17,8 @@ from xdsl.dialects.func import FuncOp
 from xdsl.ir import Block, Operation, SSAValue
 from xdsl.passes import ModulePass
 
-from rlx.contract import OpKind, Phase, derive_phases
-from rlx.contract.phase import LEAF_KINDS
+from rlx.contract.opkind import OpKind
+from rlx.contract.phase import LEAF_KINDS, Phase, derive_phases
 from rlx.dialects import mir
 from rlx.dialects.common import PhaseAttr, PhaseKind
 from rlx.passes.diagnostics import IrError

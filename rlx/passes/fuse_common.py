@@ -21,14 +21,9 @@ from xdsl.pattern_rewriter import PatternRewriter, PatternRewriteWalker, Rewrite
 from xdsl.rewriter import InsertPoint
 from xdsl.traits import is_side_effect_free
 
-from rlx.contract import (
-    PAST_SEQ,
-    SYMBOL_NAMES,
-    GraphIoProfile,
-    IoFusionGate,
-    fusion_benefit,
-)
+from rlx.contract.benefit import GraphIoProfile, IoFusionGate, fusion_benefit
 from rlx.contract.quant import GGML_TYPES_BY_NAME
+from rlx.contract.symbols import PAST_SEQ, SYMBOL_NAMES
 from rlx.dialects import mir
 from rlx.dialects.common import DimTable, dims_of, element_of, format_of
 from rlx.errors import RlxError

@@ -13,10 +13,10 @@ import sys
 import time
 import warnings
 from collections.abc import Sequence
-from contextlib import suppress
-from typing import TYPE_CHECKING, Any, BinaryIO, NoReturn, TextIO, cast
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from rlx.errors import RlxError
+from rlx.tools.endings import ended, standard_input
 
 if TYPE_CHECKING:
     from rlx.runtime.language import LanguageModel
@@ -157,15 +157,6 @@ def _plan(args: argparse.Namespace) -> None:
     print(json.dumps(report.as_json()) if args.json else report.as_text(args.offsets))
 
 
-def _stdin() -> BinaryIO:
-    """Return standard input; raises RlxError where it is closed."""
-    # Typeshed has it always there.
-    stream = cast("TextIO | None", sys.stdin)
-    if stream is None:
-        raise RlxError("stdin: expected a prompt, it is closed")
-    return stream.buffer
-
-
 def _prompt_text(args: argparse.Namespace) -> str | None:
     """Return the prompt's text; None where it was given as token ids."""
     if args.prompt is None:
@@ -175,7 +166,7 @@ def _prompt_text(args: argparse.Namespace) -> str | None:
     text: str = args.prompt
     if text == "-":
         try:
-            text = _stdin().read().decode().removesuffix("\n").removesuffix("\r")
+            text = standard_input().read().decode().removesuffix("\n").removesuffix("\r")
         except UnicodeDecodeError as e:
             raise RlxError(f"stdin: expected a prompt in UTF-8: {e}") from e
     if not text:
@@ -307,46 +298,12 @@ def _warn(message: Warning | str, *_: object) -> None:
     _say("warning", message)
 
 
-def _explained(error: Exception) -> str:
-    """Return what to tell of an error: an RlxError's text says all that a user needs."""
-    if isinstance(error, RlxError):
-        return str(error)
-    if isinstance(error, OSError) and error.strerror:
-        return error.strerror if error.filename is None else f"{error.filename}: {error.strerror}"
-    return f"{type(error).__name__}: {error} (--debug shows where)"
-
-
-def _discard_output() -> None:
-    """Let the interpreter write what is left in stdout's buffer, at exit, to nowhere."""
-    with suppress(OSError, ValueError):
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
 def main(args: Sequence[str] | None = None) -> int:
     """Run with the given arguments, those of the process by default, and return the exit code."""
-    args = list(sys.argv[1:] if args is None else args)
-    try:
-        with warnings.catch_warnings():
-            warnings.showwarning = _warn
-            with suppress(SystemExit):
-                # argparse ends so when it has printed its help.
-                _run(args)
-            print(end="", flush=True)
-        return 0
-    except KeyboardInterrupt:
-        return 130
-    except BrokenPipeError:
-        # The reader of our output has left, as `head` does: nothing is wrong.
-        _discard_output()
-        return 1
-    except Exception as e:
-        if "--debug" in args:
-            raise
-        _say("error", _explained(e))
-        if isinstance(e, OSError):
-            # A full disk, mostly.
-            _discard_output()
-    return 1
+    given = list(sys.argv[1:] if args is None else args)
+    with warnings.catch_warnings():
+        warnings.showwarning = _warn
+        return ended(lambda: _run(given), lambda text, _: _say("error", text), "--debug" in given)
 
 
 if __name__ == "__main__":

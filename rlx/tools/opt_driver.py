@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from argparse import Namespace
 from collections.abc import Callable, Generator, Sequence
@@ -18,6 +17,7 @@ from xdsl.utils.exceptions import DiagnosticException
 
 from rlx.errors import RlxError
 from rlx.passes.diagnostics import IrError, verify
+from rlx.tools.endings import ended, standard_input, standard_output
 from rlx.tools.opt_options import SEPARATOR, parse_arguments
 from rlx.tools.opt_pipeline import (
     help_pass,
@@ -94,7 +94,7 @@ class _Tool:
         path = self.args.input_file
         try:
             if path == "-":
-                return sys.stdin.buffer.read()
+                return standard_input().read()
             with open(path, "rb") as f:
                 return f.read()
         except (OSError, ValueError) as e:
@@ -103,8 +103,8 @@ class _Tool:
     def _write(self, text: str) -> None:
         path = self.args.output_file
         if path == "-":
-            sys.stdout.write(text)
-            sys.stdout.flush()
+            standard_output().write(text)
+            standard_output().flush()
             return
         self._write_file(path, text)
 
@@ -248,23 +248,18 @@ def _reason(error: OSError | ValueError) -> str:
 
 def run(args: Sequence[str]) -> int:
     """Run `rlx-opt` and return its exit code; the one message of an error goes to stderr."""
-    try:
+
+    def body() -> None:
         parsed = parse_arguments(args)
         answer = _answer(parsed)
         if answer:
-            sys.stdout.write(answer)
+            standard_output().write(answer)
         else:
             _Tool(parsed).run()
-    except SystemExit:
-        # argparse has printed its help.
-        return 0
-    except BrokenPipeError:
-        # The reader of our output is gone: the interpreter must not try to flush it at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1
-    except RlxError as e:
-        if "--debug" in args:
-            raise
-        print(e if isinstance(e, SourceError) else f"rlx-opt: error: {e}", file=sys.stderr)
-        return 1
-    return 0
+
+    return ended(body, _say, "--debug" in args)
+
+
+def _say(message: str, error: Exception) -> None:
+    placed = isinstance(error, SourceError)
+    print(message if placed else f"rlx-opt: error: {message}", file=sys.stderr)

@@ -4,17 +4,17 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from rlx.contract import (
+from rlx.contract.benefit import (
     METADATA_KINDS,
     FusionBenefit,
     GraphIoProfile,
     IoFusionGate,
-    OpKind,
     fusion_benefit,
     host_sync_op_kinds,
     profile_graph_io,
     profile_graph_io_outputs,
 )
+from rlx.contract.opkind import OpKind
 
 DENSE = GraphIoProfile(3, 0, 33554432, 184549376)
 PEAKS = GraphIoProfile(4, 1, 1048576, 219152384)

@@ -615,9 +615,12 @@ def test_a_program_that_carries_its_token_takes_one_step_a_call():
 def test_a_state_serves_its_role_only():
     keys = "tensor<?x32xf32, #hir.dims<keys, _>>"
     text = f"""
-builtin.module attributes {{rlx.dims = #hir.dim_table<seq = 1, past = 0 to 8, keys = past + seq>}} {{
+builtin.module attributes {{
+  rlx.dims = #hir.dim_table<seq = 1, past = 0 to 8, keys = past + seq>
+}} {{
   hir.state @s keys head_dim 16 : tensor<16x32xf32>
-  func.func @main(%x: tensor<1x32xf32> {{rlx.name = "x"}}) -> (tensor<1x32xf32> {{rlx.name = "y"}}) {{
+  func.func @main(%x: tensor<1x32xf32> {{rlx.name = "x"}})
+      -> (tensor<1x32xf32> {{rlx.name = "y"}}) {{
     %k = hir.append %x to @s start "past" : tensor<1x32xf32> -> {keys}
     %a = hir.attention %x, %k, %k head_dim 16 scale 0.25 : tensor<1x32xf32>, {keys}
     func.return %a : tensor<1x32xf32>

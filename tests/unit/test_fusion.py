@@ -13,7 +13,7 @@ from xdsl.ir import Operation
 from xdsl.parser import Parser
 from xdsl.passes import ModulePass
 
-from rlx.contract import IoFusionGate
+from rlx.contract.benefit import IoFusionGate
 from rlx.dialects import hir, mir
 from rlx.dialects.common import DimDef, DimTable, DimTableAttr
 from rlx.errors import RlxError

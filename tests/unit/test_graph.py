@@ -24,7 +24,7 @@ from rlx import (
     plan_graph,
     sym,
 )
-from rlx.contract import Node
+from rlx.contract.graph import Node
 from rlx.passes import plan_check
 
 

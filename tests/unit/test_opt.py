@@ -380,3 +380,21 @@ def test_a_small_pass_loads_no_more_than_it_needs():
     )
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert result.returncode == 0, result.stderr
+
+
+@pytest.mark.parametrize(
+    ("shell", "message"),
+    [
+        ("- <&-", "standard input: expected it open"),
+        ("FILE >&-", "standard output: expected it open"),
+        ("FILE >/dev/full", "No space left on device"),
+    ],
+)
+@pytest.mark.skipif(sys.platform != "linux", reason="uses /dev/full")
+def test_streams_that_do_not_work(tmp_path: Path, shell: str, message: str):
+    (tmp_path / "m.mlir").write_text("builtin.module {}")
+    command = f"{sys.executable} -m rlx.tools.opt {shell.replace('FILE', str(tmp_path / 'm.mlir'))}"
+    done = subprocess.run(["sh", "-c", command], stderr=subprocess.PIPE, text=True, check=False)
+    assert done.returncode == 1
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr

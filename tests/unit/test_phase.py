@@ -4,16 +4,9 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from rlx.contract import (
-    LirBufferPlan,
-    LirBufferSlot,
-    LirIoManifest,
-    LirViewAlias,
-    OpKind,
-    Phase,
-    PhaseSchedule,
-    derive_phases,
-)
+from rlx.contract.opkind import OpKind
+from rlx.contract.phase import Phase, PhaseSchedule, derive_phases
+from rlx.contract.plan import LirBufferPlan, LirBufferSlot, LirIoManifest, LirViewAlias
 
 P, S, E = Phase.PROLOGUE, Phase.STEADY_STATE, Phase.EPILOGUE
 

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from rlx.contract import (
+from rlx.contract.symbols import (
     BATCH,
     PAST_SEQ,
     ROWS,
@@ -13,9 +13,8 @@ from rlx.contract import (
     SYMBOL_NAMES,
     SYMBOL_NUMBERS,
     DimBinding,
-    ModelPhase,
-    ModelVariant,
 )
+from rlx.contract.variant import ModelPhase, ModelVariant
 from rlx.errors import RlxError
 
 
@@ -109,7 +108,7 @@ def test_cache_key_tells_variants_apart():
 
 def test_cache_key_is_the_same_in_another_process():
     code = (
-        "from rlx.contract import ModelVariant as V;"
+        "from rlx.contract.variant import ModelVariant as V;"
         "print(V.decode(2, 64, 1).with_extra(9, 5).cache_key())"
     )
     command = [sys.executable, "-c", code]
