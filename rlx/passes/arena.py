@@ -213,9 +213,10 @@ class _Problem:
         keys = best
         order = sorted(self.movable, key=keys.__getitem__)
         for _ in range(rounds):
-            order.sort(key=lambda i: keys[i] & _END_MASK < _peak(best))
+            peak = _peak(best)
+            order.sort(key=lambda i: keys[i] & _END_MASK < peak)
             keys = self.place(order, _first_fit)
-            if _peak(keys) < _peak(best):
+            if _peak(keys) < peak:
                 best = keys
                 order.sort(key=keys.__getitem__)
         return best
