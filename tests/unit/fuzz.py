@@ -83,9 +83,11 @@ def parsed(text: str) -> ModuleOp:
     return parse(context(), text.encode(), "case")
 
 
-def expected(module: ModuleOp, weights: Weights, steps: Sequence[Step]) -> list[Inputs]:
-    """Return what the reference gives for each step, in float64."""
-    reference = Reference(module, weights.stored)
+def expected(
+    module: ModuleOp, weights: Weights, steps: Sequence[Step], dtype: type = np.float64
+) -> list[Inputs]:
+    """Return what the reference gives for each step, in float64 or in another precision."""
+    reference = Reference(module, weights.stored, dtype)
     return [reference.run(inputs, sizes) for sizes, inputs in steps]
 
 
@@ -138,7 +140,19 @@ class Guarded:
         assert (self._memory[self._start + self._size :] == 0xA5).all(), "written behind an array"
 
 
-def assert_close(got: Sequence[Inputs], want: Sequence[Inputs], limit: float, what: str) -> None:
+def assert_close(
+    got: Sequence[Inputs],
+    want: Sequence[Inputs],
+    limit: float,
+    what: str,
+    single: Sequence[Inputs] | None = None,
+) -> None:
+    """
+    Check the normalised mean squared error of every output of every step.
+
+    A program may lose digits by its nature (x - tanh x of a small x). `single` is what the
+    reference gives in float32: up to a hundred times its error is allowed too.
+    """
     assert len(got) == len(want)
     for i, (g, w) in enumerate(zip(got, want, strict=True)):
         assert g.keys() == w.keys()
@@ -149,7 +163,8 @@ def assert_close(got: Sequence[Inputs], want: Sequence[Inputs], limit: float, wh
                 assert np.abs(g[name]).max(initial=0) < 10 * TINY
                 continue
             error = nmse(g[name].astype(np.float64), w[name])
-            assert error <= limit, f"{what}: step {i}, output {name}: NMSE {error:.2e}"
+            allowed = limit if single is None else max(limit, 100 * nmse(single[i][name], w[name]))
+            assert error <= allowed, f"{what}: step {i}, output {name}: NMSE {error:.2e}"
 
 
 def check(
@@ -160,6 +175,7 @@ def check(
 ) -> None:
     """Compare a case: reference of HIR, of MIR, and the compiled program, whose plan is checked."""
     want = expected(parsed(case.text), case.weights, case.steps)
+    single = expected(parsed(case.text), case.weights, case.steps, np.float32)
     mir = parsed(case.text)
     run_to(mir, "mir")
     assert_close(expected(mir, case.weights, case.steps), want, 1e-24, "MIR")
@@ -171,7 +187,7 @@ def check(
         first: list[Inputs] | None = None
         for n in threads:
             got = run_steps(CompiledFunction(built, case.weights, n, poison=True), case.steps)
-            assert_close(got, want, limit, f"{level}, {n} threads")
+            assert_close(got, want, limit, f"{level}, {n} threads", single)
             first = first or got
             for a, b in zip(got, first, strict=True):
                 for name in a:
