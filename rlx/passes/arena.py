@@ -9,18 +9,19 @@ over orders. Budgets are counts of work, so that a plan is the same on every mac
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from heapq import heappop, heappush
-from itertools import islice, product
+from itertools import islice
 from operator import itemgetter
 
 from rlx.errors import RlxError
 
-# Work is counted in neighbours looked at while placing: roughly 0.15 us each, 1 ns in the search.
-_STATIC_WORK = 1_000_000
+# Work is counted in neighbours looked at while placing: roughly 0.15 us each.
+_STATIC_WORK = 800_000
 _REPAIRS = 16
-_SEARCH_WORK = {1: 1_200_000_000, 2: 12_000_000_000}
+_SEARCH_CYCLES = {1: 1, 2: 10}
 
 # A placed buffer is one integer, offset << _END_BITS | end: they sort fast, and 0 means unplaced.
 _END_BITS = 48
@@ -70,7 +71,7 @@ def plan(buffers: Sequence[Buffer], alignment: int = 64, effort: int = 0) -> Pla
     problem = _Problem(live, alignment)
     keys = problem.best_static()
     if effort and _peak(keys) > problem.floor:
-        keys = _search(problem, keys, _SEARCH_WORK[effort])
+        keys = _search(problem, keys, _SEARCH_CYCLES[effort])
     # A buffer without bytes or lifetime conflicts with nothing.
     offsets = {b.id: b.fixed_offset or 0 for b in buffers}
     offsets.update((b.id, key >> _END_BITS) for b, key in zip(live, keys, strict=True))
@@ -155,21 +156,25 @@ class _Problem:
                 )
         self.fixed_keys[i] = offset << _END_BITS | end
 
-    def orders(self) -> list[list[int]]:
-        """Return the fixed orders, the best on average first; ties go to the larger buffer."""
+    def orders(self) -> Iterator[list[int]]:
+        """Yield the fixed orders, the best on average first; ties go to the larger buffer."""
         size, pressure = self.sizes, self.pressure
         lower = [b.lower for b in self.buffers]
         upper = [b.upper for b in self.buffers]
         time = [b.upper - b.lower for b in self.buffers]
-        crowd = [sum(map(size.__getitem__, found)) for found in self.neighbours]
+
+        @cache
+        def crowd(i: int) -> int:
+            return sum(map(size.__getitem__, self.neighbours[i]))
+
         criteria: list[Callable[[int], float]] = [
             lambda i: size[i],
             lambda i: size[i] * time[i],
             lambda i: size[i] * time[i] ** 0.5,
             lambda i: time[i],
-            lambda i: crowd[i],
-            lambda i: crowd[i] + size[i],
-            lambda i: crowd[i] * size[i],
+            lambda i: crowd(i),
+            lambda i: crowd(i) + size[i],
+            lambda i: crowd(i) * size[i],
             lambda i: pressure[i] * size[i],
             lambda i: pressure[i] * time[i],
             lambda i: pressure[i],
@@ -180,10 +185,8 @@ class _Problem:
             lambda i: upper[i],
             lambda i: -upper[i],
         ]
-        return [
-            sorted(self.movable, key=lambda i: (-criterion(i), -size[i], i))
-            for criterion in criteria
-        ]
+        for criterion in criteria:
+            yield sorted(self.movable, key=lambda i: (-criterion(i), -size[i], i))
 
     def place(self, order: list[int], fit: Callable[[Iterable[int], int], int]) -> list[int]:
         """Return the keys that placing the movable buffers in `order` gives."""
@@ -197,7 +200,8 @@ class _Problem:
         """Return the placement of lowest peak among the fixed orders, first and best fit."""
         # The first is always tried, however large the problem.
         left = max(_STATIC_WORK // (sum(map(len, self.neighbours)) + len(self.buffers) + 1), 1)
-        attempts = product(self.orders(), (_first_fit, _best_fit))
+        fits = (_first_fit, _best_fit)
+        attempts = ((order, fit) for order in self.orders() for fit in fits)
         best: list[int] = []
         for order, fit in islice(attempts, left):
             left -= 1
@@ -255,7 +259,7 @@ def _best_fit(taken: Iterable[int], size: int) -> int:
     return top if smallest is None else best
 
 
-def _search(problem: _Problem, keys: list[int], budget: int) -> list[int]:
+def _search(problem: _Problem, keys: list[int], cycles: int) -> list[int]:
     """Return the better of `keys` and what the search over orders finds from there."""
     # A compile, at effort 0, needs neither the search nor its code generator.
     from rlx.passes.arena_search import search
@@ -263,5 +267,5 @@ def _search(problem: _Problem, keys: list[int], budget: int) -> list[int]:
     fixed = {i: key >> _END_BITS for i, key in enumerate(problem.fixed_keys) if key}
     # By offset, first fit places every buffer where it is in `keys` or lower.
     order = sorted(problem.movable, key=keys.__getitem__)
-    order = search(order, problem.sizes, problem.neighbours, fixed, problem.floor, budget)
+    order = search(order, problem.sizes, problem.neighbours, fixed, problem.floor, cycles)
     return min(keys, problem.place(order, _first_fit), key=_peak)
