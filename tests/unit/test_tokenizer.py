@@ -195,7 +195,7 @@ def test_filler_tokens_stand_for_their_text(tiny: Tokenizer):
 
 @pytest.mark.parametrize("bad", [-1, TINY_VOCAB + 5, 2**40])
 def test_ids_out_of_range(tiny: Tokenizer, bad: int):
-    with pytest.raises(RlxError, match=rf"ids from 0 to {TINY_VOCAB + 4}, got {bad}"):
+    with pytest.raises(RlxError, match=rf"an integer from 0 to {TINY_VOCAB + 4}, got {bad}"):
         tiny.decode([5, bad])
     with pytest.raises(RlxError, match=rf"got {bad}"):
         tiny.stream().push(bad)
