@@ -184,7 +184,10 @@ class Schedule:
         return new
 
     def _loop(self, op: mir.RepeatOp, steps: list[Step | Loop]) -> Loop:
-        callee = self.functions[op.callee.root_reference.data]
+        name = op.callee.root_reference.data
+        if name not in self.functions:
+            raise IrError(op, f"plan-lir: expected a function @{name}, there is none")
+        callee = self.functions[name]
         args = callee.body.block.args
         carried: list[Buffer] = []
         kept = [self.env.get(v) for v in op.arguments[len(op.res) :]]

@@ -158,3 +158,13 @@ builtin.module {
     func.return
   }
 }
+
+// -----
+
+// CHECK: error: pass 'plan-lir': plan-lir: expected a function @nowhere, there is none
+builtin.module @no_callee {
+  func.func @main(%x: tensor<4xf32>) -> tensor<4xf32> {
+    %y = mir.repeat @nowhere(%x) layers 0 to 2 : (tensor<4xf32>) -> tensor<4xf32>
+    func.return %y : tensor<4xf32>
+  }
+}
