@@ -118,8 +118,13 @@ class PackedFile(Block):
 
     @staticmethod
     def open(key: str, nbytes: int) -> PackedFile | None:
-        """Map a complete file read-only; None where there is none. A damaged one is removed."""
+        """
+        Map a complete file read-only; None where there is none.
+
+        A damaged one is removed, and so is what writers left that were killed.
+        """
         path = _packed(key)
+        _remove_abandoned(path.parent)
         header = _header(key, nbytes)
         try:
             with path.open("rb") as f:
@@ -193,18 +198,23 @@ def _temporary(path: Path) -> tuple[int, Path]:
     """
     Open a new file for what will be `path`; return its descriptor and its own path.
 
-    A lock tells other processes that its writer lives. Files that writers left are removed.
+    A lock tells other processes that its writer lives.
     """
     folder = path.parent
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    for other in folder.glob("*.tmp"):
-        if _abandoned(other):
-            _remove(other)
+    _remove_abandoned(folder)
     prefix = f"{path.name}.{os.getpid()}."
     fd, name = tempfile.mkstemp(suffix=".tmp", prefix=prefix, dir=folder)
     with suppress(OSError):
         _lock(fd)
     return fd, Path(name)
+
+
+def _remove_abandoned(folder: Path) -> None:
+    """Remove the temporary files of writers that are gone."""
+    for path in folder.glob("*.tmp"):
+        if _abandoned(path):
+            _remove(path)
 
 
 def _abandoned(path: Path) -> bool:

@@ -241,6 +241,7 @@ def test_a_killed_packer_leaves_nothing_trusted(folder: Path) -> None:
     packer.send_signal(signal.SIGKILL)
     packer.communicate()
     assert PackedFile.open(KEY, 1000) is None
+    assert files(folder) == []
     PackedFile.create(KEY, 1000).commit()
     assert files(folder) == [KEY]
     assert PackedFile.open(KEY, 1000) is not None
