@@ -104,10 +104,9 @@ def _checked(module: ModuleOp | str) -> ModuleOp:
     from xdsl.utils.exceptions import VerifyException
 
     from rlx.passes.diagnostics import verify
+    from rlx.passes.source import context, parse
     from rlx.passes.verify_plan import check_planned
     from rlx.passes.verify_stage import verify_stage
-    from rlx.tools.opt_driver import context
-    from rlx.tools.source import parse
 
     if not isinstance(cast(object, module), str | ModuleOp):
         raise RlxError(f"module: expected IR as a ModuleOp or as text, got {module!r:.80}")

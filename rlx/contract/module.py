@@ -28,8 +28,8 @@ def _parse(text: str) -> ModuleOp:
     from rlx.dialects.graph import ProgramOp
     from rlx.flow.context import stage_of
     from rlx.passes.diagnostics import verify
+    from rlx.passes.source import context
     from rlx.passes.verify_stage import verify_stage
-    from rlx.tools.opt_driver import context
 
     try:
         module = Parser(context(), text).parse_module()

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import sys
 from argparse import Namespace
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
-from importlib import import_module
 from io import StringIO
 
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
-from xdsl.ir import Dialect
 from xdsl.passes import ModulePass
 from xdsl.utils.exceptions import DiagnosticException
 
 from rlx.errors import RlxError
 from rlx.passes.diagnostics import IrError, verify
+from rlx.passes.source import SourceError, context, parse
 from rlx.tools.endings import ended, standard_input, standard_output
 from rlx.tools.opt_options import SEPARATOR, parse_arguments
 from rlx.tools.opt_pipeline import (
@@ -29,31 +28,7 @@ from rlx.tools.opt_pipeline import (
 )
 from rlx.tools.opt_printing import IrPrinter
 from rlx.tools.opt_statistics import Timing, count, statistics
-from rlx.tools.source import SourceError, parse
 from rlx.tools.targets import MlirTarget
-
-DIALECTS = {
-    "builtin": ("xdsl.dialects.builtin", "Builtin"),
-    "func": ("xdsl.dialects.func", "Func"),
-    "hir": ("rlx.dialects.hir", "Hir"),
-    "mir": ("rlx.dialects.mir", "Mir"),
-    "lir": ("rlx.dialects.lir", "Lir"),
-    "graph": ("rlx.dialects.graph", "Graph"),
-}
-"""Name -> module and attribute of a dialect; it is loaded when a text first names it."""
-
-
-def context(allow_unregistered: bool = False) -> Context:
-    """Return a context that knows the dialects of rlx."""
-    ctx = Context(allow_unregistered=allow_unregistered)
-    for name, (module, attribute) in DIALECTS.items():
-        ctx.register_dialect(name, _dialect(module, attribute))
-    ctx.load_registered_dialect("builtin")
-    return ctx
-
-
-def _dialect(module: str, attribute: str) -> Callable[[], Dialect]:
-    return lambda: getattr(import_module(module), attribute)
 
 
 class InternalError(SourceError):

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from rlx.tools.source import SourceError
+from rlx.passes.source import SourceError
 
 _COMMENT = re.compile(r"//\s*expected-error\b(.*)")
 _DIRECTIVE = re.compile(r"\s*(?:@([+-]\d+|above|below|unknown))?\s*\{\{(.+?)\}\}\s*")

@@ -30,10 +30,9 @@ from rlx.dialects.ops import BinaryKind, StateRole, UnaryKind
 from rlx.errors import RlxError
 from rlx.passes.diagnostics import IrError, location_of, show_around, verify
 from rlx.passes.registry import PASSES
+from rlx.passes.source import context, parse
 from rlx.passes.verify_ssa import check_ssa
 from rlx.passes.verify_stage import STAGES, verify_stage
-from rlx.tools.opt_driver import context
-from rlx.tools.source import parse
 
 ROWS = tensor(["rows", 64])
 TABLE = DimTableAttr.of([DimDef("rows", 1, 8)])

@@ -14,9 +14,9 @@ from rlx.dialects import lir, mir
 from rlx.passes.barriers import range_of
 from rlx.passes.diagnostics import verify
 from rlx.passes.pipelines import run_to
+from rlx.passes.source import context
 from rlx.passes.verify_plan import VerifyPlanPass, check_planned
 from rlx.passes.verify_stage import verify_stage
-from rlx.tools.opt_driver import context
 
 SEEDS = 12
 

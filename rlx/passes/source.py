@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
+from collections.abc import Callable
+from importlib import import_module
 from itertools import accumulate
 from math import prod
 from typing import Any
 
 from xdsl.context import Context
 from xdsl.dialects.builtin import UNKNOWN_LOC, FileLineColLoc, IntAttr, ModuleOp, StringAttr
-from xdsl.ir import Operation, TypeAttribute
+from xdsl.ir import Dialect, Operation, TypeAttribute
 from xdsl.parser import Parser
 from xdsl.utils.exceptions import ParseError
 from xdsl.utils.lexer import Token
@@ -147,3 +149,27 @@ class _Parser(Parser):
         if prod(type_.get_shape()) > MAX_ELEMENTS:
             self.raise_error(f"a dense literal of more than {MAX_ELEMENTS} elements")
         return type_
+
+
+DIALECTS = {
+    "builtin": ("xdsl.dialects.builtin", "Builtin"),
+    "func": ("xdsl.dialects.func", "Func"),
+    "hir": ("rlx.dialects.hir", "Hir"),
+    "mir": ("rlx.dialects.mir", "Mir"),
+    "lir": ("rlx.dialects.lir", "Lir"),
+    "graph": ("rlx.dialects.graph", "Graph"),
+}
+"""Name -> module and attribute of a dialect; it is loaded when a text first names it."""
+
+
+def context(allow_unregistered: bool = False) -> Context:
+    """Return a context that knows the dialects of rlx."""
+    ctx = Context(allow_unregistered=allow_unregistered)
+    for name, (module, attribute) in DIALECTS.items():
+        ctx.register_dialect(name, _dialect(module, attribute))
+    ctx.load_registered_dialect("builtin")
+    return ctx
+
+
+def _dialect(module: str, attribute: str) -> Callable[[], Dialect]:
+    return lambda: getattr(import_module(module), attribute)

@@ -1,0 +1,66 @@
+"""Imports point one way: what each folder may import is the table of docs/design.md."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+import rlx
+
+ROOT = Path(rlx.__file__).parent
+
+# Folder -> what it may import; `errors` and `checks` are for all.
+ALLOWED = {
+    "contract": "dialects flow passes",
+    "dialects": "contract",
+    "lowering": "contract dialects",
+    "passes": "contract dialects lowering runtime",
+    "runtime": "lowering",
+    "flow": "dialects",
+    "frontends": "contract flow",
+    "models": "flow frontends",
+    "reference": "dialects frontends",
+}
+# Exceptions by file: the only ones that may use a folder that their own may import.
+ONLY = {
+    ("contract", "dialects"): {"module.py"},
+    ("contract", "flow"): {"module.py"},
+    ("contract", "passes"): {"module.py"},
+    ("passes", "runtime"): {"arena_search.py"},
+}
+
+
+def imported(path: Path) -> set[str]:
+    """Return the modules of rlx that a file imports when it runs, at the top or in a function."""
+    tree = ast.parse(path.read_text())
+    for node in ast.walk(tree):
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+            node.body = [ast.Pass()]
+    nodes = [n for n in ast.walk(tree) if isinstance(n, ast.ImportFrom) and n.module]
+    return {f"{n.module}.{a.name}" for n in nodes for a in n.names if n.module.startswith("rlx")}
+
+
+@pytest.mark.parametrize("folder", ALLOWED)
+def test_a_folder_imports_only_what_it_may(folder: str):
+    allowed = {folder, "errors", "checks", *ALLOWED[folder].split()}
+    for path in (ROOT / folder).glob("*.py"):
+        for module in imported(path):
+            target = module.split(".")[1]
+            assert target in allowed, f"{folder}/{path.name} imports {module}"
+            files = ONLY.get((folder, target))
+            assert files is None or path.name in files, f"{folder}/{path.name} imports {module}"
+
+
+def test_the_runtime_uses_plain_files_of_the_lowering():
+    plain = {"abi", "emitter", "manifest", "sync", "target", "values"}
+    for path in (ROOT / "runtime").glob("*.py"):
+        for module in imported(path):
+            parts = module.split(".")
+            assert parts[1] != "lowering" or parts[2] in plain, f"{path.name} imports {module}"
+
+
+def test_the_rules_name_every_folder():
+    folders = {p.name for p in ROOT.iterdir() if (p / "__init__.py").exists()}
+    assert folders == {*ALLOWED, "tools"}
