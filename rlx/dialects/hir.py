@@ -42,12 +42,11 @@ from rlx.dialects.common import (
 )
 from rlx.dialects.ops import (
     AnyTensor,
-    BinaryAttr,
     StateRole,
     StateRoleAttr,
-    UnaryAttr,
     i64_attr,
 )
+from rlx.dialects.primitives import UnaryAttr, UnaryKind
 
 
 @irdl_op_definition
@@ -109,10 +108,15 @@ class LinearOp(ops.Linear):
 
 
 @irdl_op_definition
-class SwiGluOp(IRDLOperation):
-    """(silu(x @ gate^T) * (x @ up^T)) @ down^T (Shazeer, 2020)."""
+class GluOp(IRDLOperation):
+    """
+    (act(x @ gate^T) * (x @ up^T)) @ down^T: SwiGLU where act is silu, GeGLU where gelu.
 
-    name = "hir.swiglu"
+    Source: Shazeer, "GLU Variants Improve Transformer", 2020.
+    """
+
+    name = "hir.glu"
+    kind = prop_def(UnaryAttr)
     T: ClassVar = VarConstraint("T", AnyTensor)
     input = operand_def(T)
     up = operand_def(AnyTensor)
@@ -121,19 +125,25 @@ class SwiGluOp(IRDLOperation):
     result = result_def(T)
     traits = traits_def(Pure())
     assembly_format = (
-        "$input `up` $up `gate` $gate `down` $down `:` type($input) `,` type($up) `,` type($gate)"
-        " `,` type($down) attr-dict"
+        "$kind $input `up` $up `gate` $gate `down` $down `:` type($input) `,` type($up) `,`"
+        " type($gate) `,` type($down) attr-dict"
     )
 
-    def __init__(self, input: SSAValue, up: SSAValue, gate: SSAValue, down: SSAValue):
-        super().__init__(operands=[input, up, gate, down], result_types=[input.type])
+    def __init__(
+        self, kind: UnaryKind, input: SSAValue, up: SSAValue, gate: SSAValue, down: SSAValue
+    ):
+        super().__init__(
+            operands=[input, up, gate, down],
+            properties={"kind": UnaryAttr(kind)},
+            result_types=[input.type],
+        )
 
     def verify_(self) -> None:
         up = shapes.linear(self.input.type, self.up.type)
         gate = shapes.linear(self.input.type, self.gate.type)
         if up != gate:
             raise VerifyException(
-                f"hir.swiglu: expected up and gate of one shape, got {spell(self.up.type)} "
+                f"hir.glu: expected up and gate of one shape, got {spell(self.up.type)} "
                 f"and {spell(self.gate.type)}"
             )
         shapes.expect(self, self.result.type, shapes.linear(up, self.down.type))
@@ -195,16 +205,6 @@ class AttentionOp(ops.Attention):
 
 
 @irdl_op_definition
-class UnaryOp(ops.Unary):
-    name = "hir.unary"
-
-
-@irdl_op_definition
-class BinaryOp(ops.Binary):
-    name = "hir.binary"
-
-
-@irdl_op_definition
 class LastRowsOp(ops.LastRows):
     name = "hir.last_rows"
 
@@ -228,13 +228,11 @@ Hir = Dialect(
         EmbeddingOp,
         RmsNormOp,
         LinearOp,
-        SwiGluOp,
+        GluOp,
         RopeTableOp,
         RopeOp,
         AppendOp,
         AttentionOp,
-        UnaryOp,
-        BinaryOp,
         LastRowsOp,
         SampleOp,
         RepeatOp,
@@ -245,8 +243,6 @@ Hir = Dialect(
         DimTableAttr,
         QuantType,
         PackedType,
-        UnaryAttr,
-        BinaryAttr,
         StateRoleAttr,
     ],
 )

@@ -18,7 +18,6 @@ from xdsl.dialects.builtin import (
     SymbolRefAttr,
     TensorType,
 )
-from xdsl.dialects.utils import AbstractYieldOperation
 from xdsl.ir import Attribute, Block, Dialect, Operation, Region, SSAValue
 from xdsl.irdl import (
     IRDLOperation,
@@ -31,7 +30,6 @@ from xdsl.irdl import (
     var_result_def,
 )
 from xdsl.traits import (
-    IsTerminator,
     MemoryReadEffect,
     MemoryWriteEffect,
     Pure,
@@ -40,7 +38,7 @@ from xdsl.traits import (
 from xdsl.utils.exceptions import VerifyException
 
 from rlx.contract.opkind import OpKind
-from rlx.dialects import ops, shapes
+from rlx.dialects import infer, ops, shapes
 from rlx.dialects.common import (
     PackedType,
     PhaseAttr,
@@ -50,7 +48,42 @@ from rlx.dialects.common import (
     spell,
     tensor,
 )
+from rlx.dialects.control import IfOp, WhileOp, YieldOp
 from rlx.dialects.ops import AnyTensor, StateRole, StateRoleAttr, i64_attr
+from rlx.dialects.primitives import (
+    ATTRIBUTES,
+    MAPS,
+    MOVES,
+    PRIMITIVES,
+    BinaryOp,
+    BroadcastOp,
+    CastOp,
+    CompareOp,
+    ConcatOp,
+    ConstantOp,
+    DotOp,
+    GatherOp,
+    IotaOp,
+    LayerNormOp,
+    ReduceOp,
+    ReshapeOp,
+    SdpaOp,
+    SelectOp,
+    SliceOp,
+    SoftmaxOp,
+    TransposeOp,
+    UnaryOp,
+)
+
+__all__ = [
+    "CONTROL", "ELEMENTWISE", "KINDS", "MAPS", "MOVES", "PHASE", "PRIMITIVES", "AppendOp",
+    "AttentionOp", "BinaryOp", "BroadcastOp", "CastOp", "CompareOp", "ConcatOp", "ConstantOp",
+    "DotOp", "EmbeddingOp", "FirstRowsOp", "GatherOp", "IfOp", "IotaOp", "KernelOp", "LastRowsOp",
+    "LayerNormOp", "LoadStateOp", "LoadWeightOp", "MatmulOp", "Mir", "PackOp", "ReduceOp",
+    "RepeatOp", "ReshapeOp", "RmsNormOp", "RopeOp", "RopeTableOp", "SampleOp", "SdpaOp", "SelectOp",
+    "SliceOp", "SoftmaxOp", "TransposeOp", "UnaryOp", "WhileOp", "YieldOp", "captures", "kind_of",
+    "kind_of_kernel",
+]  # fmt: skip
 
 PHASE = "phase"
 """The attribute that says when an operation runs."""
@@ -63,7 +96,11 @@ class LoadWeightOp(ops.LoadWeight):
 
 @irdl_op_definition
 class PackOp(IRDLOperation):
-    """A weight in the layout that kernels read: depends on weights only, so it runs once."""
+    """
+    A weight in the layout that kernels read: depends on weights only, so it runs once.
+
+    That is panels for products (`!hir.packed`), or, where the type stays, the elements as they are.
+    """
 
     name = "mir.pack"
     input = operand_def(AnyTensor)
@@ -71,8 +108,9 @@ class PackOp(IRDLOperation):
     traits = traits_def(Pure())
     assembly_format = "$input `:` type($input) `->` type($result) attr-dict"
 
-    def __init__(self, input: SSAValue):
-        super().__init__(operands=[input], result_types=[self.packed(input.type)])
+    def __init__(self, input: SSAValue, plain: bool = False):
+        type_ = input.type if plain else self.packed(input.type)
+        super().__init__(operands=[input], result_types=[type_])
 
     @staticmethod
     def packed(type_: Attribute) -> TensorType[Attribute]:
@@ -80,7 +118,10 @@ class PackOp(IRDLOperation):
         return tensor(dims_of(type_), element)
 
     def verify_(self) -> None:
-        shapes.expect(self, self.result.type, self.packed(self.input.type))
+        if self.result.type == self.input.type:
+            infer.check_element(self.name, self.input.type, infer.ELEMENTS)
+        else:
+            shapes.expect(self, self.result.type, self.packed(self.input.type))
 
 
 @irdl_op_definition
@@ -190,16 +231,6 @@ class AttentionOp(ops.Attention):
 
 
 @irdl_op_definition
-class UnaryOp(ops.Unary):
-    name = "mir.unary"
-
-
-@irdl_op_definition
-class BinaryOp(ops.Binary):
-    name = "mir.binary"
-
-
-@irdl_op_definition
 class LastRowsOp(ops.LastRows):
     name = "mir.last_rows"
 
@@ -254,14 +285,11 @@ class KernelOp(IRDLOperation):
             )
 
 
-@irdl_op_definition
-class YieldOp(AbstractYieldOperation[Attribute]):
-    name = "mir.yield"
-    traits = traits_def(IsTerminator(), Pure())
-
-
 ELEMENTWISE = (UnaryOp, BinaryOp)
-"""Operations that make an element of the same places of their operands."""
+"""Maps that an epilogue of a product may hold."""
+
+CONTROL = (IfOp, WhileOp)
+"""Operations with regions of launches."""
 
 KINDS: dict[type[Operation], OpKind] = {
     LoadWeightOp: OpKind.PARAM,
@@ -275,6 +303,24 @@ KINDS: dict[type[Operation], OpKind] = {
     AttentionOp: OpKind.ATTENTION,
     UnaryOp: OpKind.ACTIVATION,
     BinaryOp: OpKind.BINARY,
+    CompareOp: OpKind.COMPARE,
+    SelectOp: OpKind.WHERE,
+    CastOp: OpKind.CAST,
+    ConstantOp: OpKind.CONSTANT,
+    IotaOp: OpKind.CONSTANT,
+    ReduceOp: OpKind.REDUCE,
+    SoftmaxOp: OpKind.SOFTMAX,
+    LayerNormOp: OpKind.LAYER_NORM,
+    DotOp: OpKind.DOT_GENERAL,
+    SdpaOp: OpKind.ATTENTION,
+    ReshapeOp: OpKind.RESHAPE,
+    BroadcastOp: OpKind.EXPAND,
+    TransposeOp: OpKind.TRANSPOSE,
+    SliceOp: OpKind.NARROW,
+    ConcatOp: OpKind.CONCAT,
+    GatherOp: OpKind.GATHER,
+    IfOp: OpKind.IF,
+    WhileOp: OpKind.WHILE,
     FirstRowsOp: OpKind.NARROW,
     LastRowsOp: OpKind.NARROW,
     SampleOp: OpKind.SAMPLE,
@@ -311,5 +357,5 @@ def captures(op: Operation) -> list[SSAValue]:
 Mir = Dialect(
     "mir",
     [*KINDS, MatmulOp, KernelOp, YieldOp],
-    [PhaseAttr],
+    [PhaseAttr, *ATTRIBUTES],
 )

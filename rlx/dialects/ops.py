@@ -54,42 +54,9 @@ from rlx.dialects.common import (
 AnyTensor = TensorType.constr()
 
 
-class UnaryKind(StrEnum):
-    NEG = "neg"
-    EXP = "exp"
-    SILU = "silu"
-    SIGMOID = "sigmoid"
-    TANH = "tanh"
-    GELU_TANH = "gelu_tanh"
-    RELU = "relu"
-    SQRT = "sqrt"
-    RSQRT = "rsqrt"
-    RECIP = "recip"
-    ABS = "abs"
-
-
-class BinaryKind(StrEnum):
-    ADD = "add"
-    SUB = "sub"
-    MUL = "mul"
-    DIV = "div"
-    MAX = "max"
-    MIN = "min"
-
-
 class StateRole(StrEnum):
     KEYS = "keys"
     VALUES = "values"
-
-
-@irdl_attr_definition
-class UnaryAttr(EnumAttribute[UnaryKind], SpacedOpaqueSyntaxAttribute):
-    name = "hir.unary_kind"
-
-
-@irdl_attr_definition
-class BinaryAttr(EnumAttribute[BinaryKind], SpacedOpaqueSyntaxAttribute):
-    name = "hir.binary_kind"
 
 
 @irdl_attr_definition
@@ -297,45 +264,6 @@ class Attention(IRDLOperation, ABC):
     def verify_(self) -> None:
         check_finite(self, "scale", self.scale)
         shapes.check_attention(self.name, self.query.type, self.keys.type, self.head_dim.value.data)
-
-
-class Unary(IRDLOperation, ABC):
-    """An element-wise function of one tensor."""
-
-    T: ClassVar = VarConstraint("T", AnyTensor)
-    kind = prop_def(UnaryAttr)
-    input = operand_def(T)
-    result = result_def(T)
-    traits = traits_def(Pure())
-    assembly_format = "$kind $input `:` type($input) attr-dict"
-
-    def __init__(self, kind: UnaryKind, input: SSAValue):
-        super().__init__(
-            operands=[input], properties={"kind": UnaryAttr(kind)}, result_types=[input.type]
-        )
-
-    def verify_(self) -> None:
-        shapes.check_elementwise(self.name, self.input.type)
-
-
-class Binary(IRDLOperation, ABC):
-    """An element-wise function of two tensors of one shape."""
-
-    T: ClassVar = VarConstraint("T", AnyTensor)
-    kind = prop_def(BinaryAttr)
-    lhs = operand_def(T)
-    rhs = operand_def(T)
-    result = result_def(T)
-    traits = traits_def(Pure())
-    assembly_format = "$kind $lhs `,` $rhs `:` type($lhs) attr-dict"
-
-    def __init__(self, kind: BinaryKind, lhs: SSAValue, rhs: SSAValue):
-        super().__init__(
-            operands=[lhs, rhs], properties={"kind": BinaryAttr(kind)}, result_types=[lhs.type]
-        )
-
-    def verify_(self) -> None:
-        shapes.check_elementwise(self.name, self.lhs.type)
 
 
 class Rows(IRDLOperation, ABC):

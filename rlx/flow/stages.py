@@ -14,9 +14,10 @@ from itertools import groupby
 
 from xdsl.ir import Operation
 
-from rlx.dialects import hir
+from rlx.dialects import hir, mir
 from rlx.dialects.common import Dim, tensor
-from rlx.dialects.ops import BinaryKind, StateRole
+from rlx.dialects.ops import StateRole
+from rlx.dialects.primitives import BinaryKind, UnaryKind
 from rlx.errors import RlxError
 from rlx.flow.context import PAST, FlowCtx, FlowStage
 from rlx.flow.source import LAYER, WeightInfo
@@ -177,7 +178,7 @@ class ResidualAdd:
                 f"got {x.shape}"
             )
         ctx.state.residual_skip = ctx.state.residual_shape = None
-        return ctx.insert(hir.BinaryOp(BinaryKind.ADD, skip, x.id), "sum")
+        return ctx.insert(mir.BinaryOp(BinaryKind.ADD, skip, x.id), "sum")
 
 
 @dataclass(frozen=True)
@@ -190,7 +191,7 @@ class SwiGlu:
 
     def emit(self, ctx: FlowCtx, x: FlowValue) -> FlowValue:
         up, gate, down = (ctx.load_weight(key).id for key in (self.up, self.gate, self.down))
-        return ctx.insert(hir.SwiGluOp(x.id, up, gate, down), "ffn")
+        return ctx.insert(hir.GluOp(UnaryKind.SILU, x.id, up, gate, down), "ffn")
 
 
 @dataclass(frozen=True)

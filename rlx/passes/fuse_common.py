@@ -17,7 +17,7 @@ from math import prod
 
 from xdsl.dialects.builtin import FixedBitwidthType, ModuleOp
 from xdsl.ir import Attribute, Block, Operation, SSAValue
-from xdsl.pattern_rewriter import PatternRewriter, PatternRewriteWalker, RewritePattern
+from xdsl.pattern_rewriter import PatternRewriter, RewritePattern
 from xdsl.rewriter import InsertPoint
 from xdsl.traits import is_side_effect_free
 
@@ -29,6 +29,7 @@ from rlx.dialects.common import DimTable, dims_of, element_of, format_of
 from rlx.errors import RlxError
 from rlx.passes.fusion_report import FusionEntry, FusionLog
 from rlx.passes.program import function_of
+from rlx.passes.rewriting import rewrite
 
 # Launches
 
@@ -325,6 +326,6 @@ class Fusion:
 
     def run(self, pattern: RewritePattern, module: ModuleOp, report: bool) -> None:
         """Apply a pattern that calls `attempt` until nothing changes."""
-        PatternRewriteWalker(pattern).rewrite_module(module)
+        rewrite(module, [pattern])
         if report:
             self.log.write(module)

@@ -14,7 +14,7 @@ from xdsl.utils.exceptions import VerifyException
 
 from rlx.dialects import hir, mir
 from rlx.dialects.common import dims_of
-from rlx.dialects.ops import BinaryKind, UnaryKind
+from rlx.dialects.primitives import BinaryKind
 
 Lowered = tuple[Sequence[Operation], Sequence[SSAValue]]
 """New operations in order, and the values that stand for the old results."""
@@ -34,13 +34,13 @@ def _lower_linear(op: hir.LinearOp) -> Lowered:
     return [pack, matmul], [matmul.result]
 
 
-def _lower_swiglu(op: hir.SwiGluOp) -> Lowered:
+def _lower_glu(op: hir.GluOp) -> Lowered:
     pack_gate, gate = _linear(op.input, op.gate)
     pack_up, up = _linear(op.input, op.up)
-    silu = mir.UnaryOp(UnaryKind.SILU, gate.result)
-    product = mir.BinaryOp(BinaryKind.MUL, silu.result, up.result)
+    gated = mir.UnaryOp(op.kind.data, gate.result)
+    product = mir.BinaryOp(BinaryKind.MUL, gated.result, up.result)
     pack_down, down = _linear(product.result, op.down)
-    new = [pack_gate, gate, pack_up, up, silu, product, pack_down, down]
+    new = [pack_gate, gate, pack_up, up, gated, product, pack_down, down]
     return new, [down.result]
 
 
@@ -85,8 +85,8 @@ def _lower(op: Operation, states: dict[str, hir.StateOp]) -> Lowered | None:
     match op:
         case hir.LinearOp():
             return _lower_linear(op)
-        case hir.SwiGluOp():
-            return _lower_swiglu(op)
+        case hir.GluOp():
+            return _lower_glu(op)
         case hir.EmbeddingOp():
             return _lower_embedding(op)
         case hir.RmsNormOp():
@@ -103,10 +103,6 @@ def _lower(op: Operation, states: dict[str, hir.StateOp]) -> Lowered | None:
         case hir.AttentionOp():
             head_dim, scale = op.head_dim.value.data, op.scale.value.data
             return _one(mir.AttentionOp(op.query, op.keys, op.values, head_dim, scale))
-        case hir.UnaryOp():
-            return _one(mir.UnaryOp(op.kind.data, op.input))
-        case hir.BinaryOp():
-            return _one(mir.BinaryOp(op.kind.data, op.lhs, op.rhs))
         case hir.LastRowsOp():
             return _one(mir.LastRowsOp(op.input, op.result.type))
         case hir.SampleOp():

@@ -35,8 +35,8 @@ PASSES: dict[str, Callable[[], type[ModulePass]]] = {
         "verify-plan",
         "verify-ssa",
         "verify-stage",
+        "canonicalize",
     ),
-    "canonicalize": _lazy("xdsl.transforms.canonicalize", "CanonicalizePass"),
     "cse": _lazy(
         "xdsl.transforms.common_subexpression_elimination", "CommonSubexpressionElimination"
     ),

@@ -129,7 +129,7 @@ class Schedule:
             raise IrError(
                 op,
                 f"plan-lir: {op.name} reads the weight @{operand.symbol} as it lies in its file, "
-                "which only packing can: use it in a linear, a norm, a swiglu or an embedding",
+                "which only packing can: use it in a linear, a norm, a glu or an embedding",
             )
         return operand
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from typing import NoReturn
 
 from xdsl.dialects.builtin import ModuleOp, StringAttr
 from xdsl.ir import Attribute, Operation
 from xdsl.utils.exceptions import VerifyException
 
-from rlx.dialects.common import DIMS, DimDef, DimTable, DimTableAttr, dims_of
+from rlx.dialects import mir
+from rlx.dialects.common import DIMS, Dim, DimDef, DimTable, DimTableAttr, dims_of, spell
 from rlx.passes.diagnostics import IrError
 
 
@@ -32,9 +34,70 @@ def _check(op: Operation, table: Mapping[str, DimDef]) -> None:
             what = ", ".join(table) or "nothing"
             message = f"dimension '{name}' is not declared: {DIMS} declares {what}"
             raise IrError(op, f"{op.name}: {message}")
+    match op:
+        case mir.ReshapeOp() if not _same_count(op, table):
+            fail(op, "has as many elements as its input", op.input.type, op.result.type)
+        case mir.ConcatOp() if not _sums_up(op, table):
+            types = [part.type for part in op.parts]
+            fail(op, "is as long as its parts together", *types, op.result.type)
+        case _:
+            pass
     for block in blocks:
         for inner in block.ops:
             _check(inner, table)
+
+
+def fail(op: Operation, wanted: str, *types: Attribute) -> NoReturn:
+    given = ", ".join(map(spell, types))
+    raise IrError(op, f"{op.name}: expected a result that {wanted} at every size, got {given}")
+
+
+def _same_count(op: mir.ReshapeOp, table: Mapping[str, DimDef]) -> bool:
+    return _count(dims_of(op.input.type), table) == _count(dims_of(op.result.type), table)
+
+
+def _count(dims: Iterable[Dim], table: Mapping[str, DimDef]) -> tuple[int, list[str]]:
+    """Return a product of dimensions as a number and the names that are not products themselves."""
+    number, names = 1, list[str]()
+    for dim in dims:
+        if isinstance(dim, int):
+            number *= dim
+            continue
+        d = table[dim]
+        if d.operator == "*":
+            factor, inner = _count(d.operands, table)
+            number *= factor
+            names += inner
+        elif not d.operator and d.low == d.high:
+            number *= d.low
+        else:
+            names.append(dim)
+    return number, sorted(names)
+
+
+def _sums_up(op: mir.ConcatOp, table: Mapping[str, DimDef]) -> bool:
+    axis = op.axis.value.data
+    parts = [dims_of(part.type)[axis] for part in op.parts]
+    return _total(parts, table) == _total([dims_of(op.result.type)[axis]], table)
+
+
+def _total(dims: Iterable[Dim], table: Mapping[str, DimDef]) -> tuple[int, list[str]]:
+    """Return a sum of dimensions as a number and the names that are not sums themselves."""
+    number, names = 0, list[str]()
+    for dim in dims:
+        if isinstance(dim, int):
+            number += dim
+            continue
+        d = table[dim]
+        if d.operator == "+":
+            term, inner = _total(d.operands, table)
+            number += term
+            names += inner
+        elif not d.operator and d.low == d.high:
+            number += d.low
+        else:
+            names.append(dim)
+    return number, sorted(names)
 
 
 def _starts(op: Operation) -> list[str]:

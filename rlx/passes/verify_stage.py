@@ -14,25 +14,35 @@ from xdsl.dialects.builtin import ModuleOp
 from xdsl.ir import Operation
 from xdsl.passes import ModulePass
 
+from rlx.dialects import mir
 from rlx.errors import RlxError
 from rlx.passes.program import Program, fail
 from rlx.passes.verify_dims import check_dims
 
 _STEPS = "lir.view lir.ref lir.source lir.launch lir.barrier lir.loop"
 
+_PRIMITIVES = " ".join(op.name for op in (*mir.PRIMITIVES, *mir.CONTROL))
+_HIR = f"hir.* !hir.weight !hir.state {_PRIMITIVES}"
+_MIR = "mir.* !mir.yield"
+_LAUNCHED = "mir.* !mir.kernel !mir.repeat !mir.if !mir.while"
+
 STAGES: dict[str, dict[str, str]] = {
     "hir": {
         "builtin.module": "hir.weight hir.state func.func",
-        "func.func": "hir.* !hir.weight !hir.state func.return",
+        "func.func": f"{_HIR} func.return",
+        "mir.if": f"{_HIR} mir.yield",
+        "mir.while": f"{_HIR} mir.yield",
     },
     "mir": {
         "builtin.module": "hir.weight hir.state func.func",
-        "func.func": "mir.* !mir.yield func.return",
-        "mir.kernel": "mir.* !mir.kernel !mir.repeat",
+        "func.func": f"{_MIR} func.return",
+        "mir.if": "mir.*",
+        "mir.while": "mir.*",
+        "mir.kernel": _LAUNCHED,
     },
     "lir": {
         "builtin.module": "lir.weight lir.state lir.kernel lir.program",
-        "lir.kernel": "mir.* !mir.kernel !mir.repeat !mir.load_weight !mir.load_state",
+        "lir.kernel": f"{_LAUNCHED} !mir.load_weight !mir.load_state",
         "lir.program": f"lir.input lir.output lir.slot {_STEPS}",
         "lir.loop": _STEPS,
     },

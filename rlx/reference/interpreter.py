@@ -251,9 +251,9 @@ def _(op: Operation, scope: Scope, x: Array, weight: Array) -> Sequence[Array]:
 
 @evaluate.register
 def _(
-    op: hir.SwiGluOp, scope: Scope, x: Array, up: Array, gate: Array, down: Array
+    op: hir.GluOp, scope: Scope, x: Array, up: Array, gate: Array, down: Array
 ) -> Sequence[Array]:
-    return [kernels.swiglu(x, up, gate, down)]
+    return [kernels.glu(op.kind.data, x, up, gate, down)]
 
 
 @evaluate.register
@@ -305,12 +305,12 @@ def _(op: ops.Attention, scope: Scope, q: Array, k: Array, v: Array) -> Sequence
 
 
 @evaluate.register
-def _(op: ops.Unary, scope: Scope, x: Array) -> Sequence[Array]:
+def _(op: mir.UnaryOp, scope: Scope, x: Array) -> Sequence[Array]:
     return [kernels.UNARY[op.kind.data](x)]
 
 
 @evaluate.register
-def _(op: ops.Binary, scope: Scope, a: Array, b: Array) -> Sequence[Array]:
+def _(op: mir.BinaryOp, scope: Scope, a: Array, b: Array) -> Sequence[Array]:
     return [kernels.BINARY[op.kind.data](a, b)]
 
 

@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from rlx.dialects.ops import BinaryKind, UnaryKind
+from rlx.dialects.primitives import BinaryKind, UnaryKind
 
 Array: TypeAlias = NDArray[Any]
 
@@ -68,9 +68,9 @@ def linear(x: Array, weight: Array) -> Array:
     return x @ weight.T
 
 
-def swiglu(x: Array, up: Array, gate: Array, down: Array) -> Array:
+def glu(kind: UnaryKind, x: Array, up: Array, gate: Array, down: Array) -> Array:
     """`[rows, d]`, two `[ffn, d]` and a `[d, ffn]` -> `[rows, d]` (Shazeer, 2020)."""
-    return linear(silu(linear(x, gate)) * linear(x, up), down)
+    return linear(UNARY[kind](linear(x, gate)) * linear(x, up), down)
 
 
 def rope_table(positions: int, n_rot: int, base: float) -> tuple[Array, Array]:

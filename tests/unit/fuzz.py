@@ -268,7 +268,7 @@ class _Body:
     def _unary(self) -> None:
         name, width = self.pick()
         kind = self.generator.choose(UNARY)
-        self.emit(f"hir.unary {kind} {name} : {self.generator.type(width)}", width)
+        self.emit(f"mir.unary {kind} {name} : {self.generator.type(width)}", width)
 
     def _binary(self) -> None:
         a, width = self.pick()
@@ -276,10 +276,10 @@ class _Body:
         kind = self.generator.choose(BINARY)
         # Products of products would soon be too large for f32.
         a = self._bounded(a, width) if kind == "mul" else a
-        self.emit(f"hir.binary {kind} {a}, {b} : {self.generator.type(width)}", width)
+        self.emit(f"mir.binary {kind} {a}, {b} : {self.generator.type(width)}", width)
 
     def _bounded(self, x: str, width: int) -> str:
-        return self.emit(f"hir.unary tanh {x} : {self.generator.type(width)}", width)
+        return self.emit(f"mir.unary tanh {x} : {self.generator.type(width)}", width)
 
     def _linear(self) -> None:
         self.linear(self.pick(), self.generator.choose(self.generator.widths))
@@ -297,7 +297,7 @@ class _Body:
         down, down_type = self.load((k, ffn), g.format(ffn))
         name = self._bounded(name, k)
         types = ", ".join((g.type(k), up_type, gate_type, down_type))
-        self.emit(f"hir.swiglu {name} up {up} gate {gate} down {down} : {types}", k)
+        self.emit(f"hir.glu {name} up {up} gate {gate} down {down} : {types}", k)
 
     def _attention(self) -> None:
         g = self.generator

@@ -11,7 +11,7 @@ from fuzz import Case, Step, Weights
 from kernels import levels
 
 import rlx
-from rlx.dialects.ops import BinaryKind, UnaryKind
+from rlx.dialects.primitives import BinaryKind, UnaryKind
 from rlx.errors import RlxError
 from rlx.functions import CompiledFunction
 from rlx.lowering.abi import Sampling
@@ -71,10 +71,10 @@ class Text:
         return self.op(f"hir.load_weight @{symbol} : {type_}", type_)
 
     def unary(self, kind: str, x: str) -> str:
-        return self.op(f"hir.unary {kind} {x} : {self.types[x]}", self.types[x])
+        return self.op(f"mir.unary {kind} {x} : {self.types[x]}", self.types[x])
 
     def binary(self, kind: str, x: str, y: str) -> str:
-        return self.op(f"hir.binary {kind} {x}, {y} : {self.types[x]}", self.types[x])
+        return self.op(f"mir.binary {kind} {x}, {y} : {self.types[x]}", self.types[x])
 
     def linear(self, x: str, w: str, rows: int | str, n: int) -> str:
         type_ = tensor([rows, n])
@@ -186,7 +186,7 @@ def test_epilogues(rows: int | str):
         up, gate = t.weight((96, k), format), t.weight((96, k), format)
         down = t.weight((k, 96), format)
         types = ", ".join(t.types[v] for v in (x, up, gate, down))
-        y = t.op(f"hir.swiglu {h} up {up} gate {gate} down {down} : {types}", t.types[x])
+        y = t.op(f"hir.glu {h} up {up} gate {gate} down {down} : {types}", t.types[x])
         t.output(t.binary("add", x, y))
     steps = [
         ({"n": m}, {"x": t.random(m, k), "r": t.random(m, n)})
@@ -231,7 +231,7 @@ def _attention(seed: int, rows: int | str, heads: int, kv: int, head_dim: int, n
                 f"%k = hir.linear %x, %wk : {full}, {weight} -> {narrow}",
                 f"%v = hir.linear %x, %wv : {full}, {weight} -> {narrow}",
                 *attend("%x", "%k", "%v"),
-                f"%y = hir.binary add %x, %a : {full}",
+                f"%y = mir.binary add %x, %a : {full}",
                 f"func.return %y : {full}",
                 "}",
             ]
@@ -307,8 +307,8 @@ builtin.module {{
     {body}
   }}
   func.func @main(%x: tensor<5x7xf32> {{rlx.name = "x"}}) -> ({results}) {{
-    %a = hir.unary tanh %x : tensor<5x7xf32>
-    %b = hir.unary neg %x : tensor<5x7xf32>
+    %a = mir.unary tanh %x : tensor<5x7xf32>
+    %b = mir.unary neg %x : tensor<5x7xf32>
     {main}
   }}
 }}
@@ -321,16 +321,16 @@ T = "tensor<5x7xf32>"
     [
         # Values that change places, one that stays, one handed on twice.
         ("func.return %q, %p", "%a, %b", "%r, %s"),
-        (f"%y = hir.unary abs %p : {T} func.return %q, %y", "%a, %b", "%s, %r"),
+        (f"%y = mir.unary abs %p : {T} func.return %q, %y", "%a, %b", "%s, %r"),
         ("func.return %p, %p", "%a, %b", "%r, %s"),
-        (f"%y = hir.binary sub %p, %q : {T} func.return %y, %y", "%a, %b", "%r, %s"),
+        (f"%y = mir.binary sub %p, %q : {T} func.return %y, %y", "%a, %b", "%r, %s"),
         ("func.return %p, %q", "%a, %b", "%r, %s"),
         # One value carried twice, an input carried, values used after the loop.
-        (f"%y = hir.binary add %p, %q : {T} func.return %y, %p", "%a, %a", "%r, %s"),
-        (f"%y = hir.binary sub %p, %q : {T} func.return %q, %y", "%x, %x", "%r, %a"),
-        (f"%y = hir.unary exp %p : {T} func.return %q, %y", "%a, %b", "%a, %b"),
+        (f"%y = mir.binary add %p, %q : {T} func.return %y, %p", "%a, %a", "%r, %s"),
+        (f"%y = mir.binary sub %p, %q : {T} func.return %q, %y", "%x, %x", "%r, %a"),
+        (f"%y = mir.unary exp %p : {T} func.return %q, %y", "%a, %b", "%a, %b"),
         # What a layer returns and does not use; a result that nothing uses.
-        (f"%y = hir.unary neg %q : {T} %z = hir.unary abs %p : {T} func.return %y, %q",
+        (f"%y = mir.unary neg %q : {T} %z = mir.unary abs %p : {T} func.return %y, %q",
          "%a, %b", "%s, %s"),
     ],
 )  # fmt: skip
@@ -352,7 +352,7 @@ def test_a_value_that_is_carried_and_kept():
     text = LAYER.format(
         args=f"%p: {T}, %q: {T}",
         types=T,
-        body=f"%y = hir.unary tanh %p : {T} %z = hir.binary mul %y, %q : {T} func.return %z : {T}",
+        body=f"%y = mir.unary tanh %p : {T} %z = mir.binary mul %y, %q : {T} func.return %z : {T}",
         results=f'{T} {{rlx.name = "y"}}, {T} {{rlx.name = "z"}}',
         main=f"%r = hir.repeat @l(%a, %a) layers 0 to 3 : ({T}, {T}) -> {T}\n"
         f"%s = hir.repeat @l(%r, %b) layers 0 to 3 : ({T}, {T}) -> {T}\n"

@@ -65,7 +65,7 @@ from rlx import (
 )
 from rlx.dialects import hir
 from rlx.dialects.common import tensor
-from rlx.dialects.ops import UnaryKind
+from rlx.dialects.primitives import UnaryKind
 from rlx.flow.source import MapWeights
 from rlx.passes.pipelines import run_to
 
@@ -433,7 +433,7 @@ def test_graph_module_of_every_stage():
 def test_hir_and_mir_modules():
     ctx = FlowCtx(HirModule.define("m").module, {}, MapWeights({}))
     x = ctx.input("x", (2, 4))
-    ctx.finish({"y": ctx.insert(hir.UnaryOp(UnaryKind.EXP, x.id)).id})
+    ctx.finish({"y": ctx.insert(mir.UnaryOp(UnaryKind.EXP, x.id)).id})
     module = HirModule(ctx.module)
     assert module.name == "m"
     mir = module.lower()
@@ -551,7 +551,7 @@ def test_flow_ctx_makes_values():
 def test_only_hir_is_built():
     ctx = flow()
     x = ctx.input("x", (2, 4))
-    ctx.finish({"y": ctx.insert(hir.UnaryOp(UnaryKind.EXP, x.id)).id})
+    ctx.finish({"y": ctx.insert(mir.UnaryOp(UnaryKind.EXP, x.id)).id})
     assert isinstance(next(op for op in ctx.hir().ops if isinstance(op, FuncOp)), FuncOp)
     run_to(ctx.module, "mir")
     for use in (ctx.hir, lambda: ctx.node_shape(x.id), lambda: ctx.input("y", (1,))):

@@ -26,7 +26,8 @@ from rlx.dialects.common import (
     spell,
     tensor,
 )
-from rlx.dialects.ops import BinaryKind, StateRole, UnaryKind
+from rlx.dialects.ops import StateRole
+from rlx.dialects.primitives import BinaryKind, UnaryKind
 from rlx.errors import RlxError
 from rlx.passes.diagnostics import IrError, location_of, show_around, verify
 from rlx.passes.registry import PASSES
@@ -107,8 +108,8 @@ def test_constructors_infer_results():
     assert spell(pack.result.type) == "[96, 64] packed q4_1"
     assert mir.MatmulOp(x, pack.result).result.type == linear.result.type
     assert hir.EmbeddingOp(ids, w).result.type == ROWS
-    assert hir.UnaryOp(UnaryKind.EXP, x).result.type == ROWS
-    assert hir.BinaryOp(BinaryKind.ADD, x, x).result.type == ROWS
+    assert mir.UnaryOp(UnaryKind.EXP, x).result.type == ROWS
+    assert mir.BinaryOp(BinaryKind.ADD, x, x).result.type == ROWS
     repeat = hir.RepeatOp("f", 0, 3, [x, k], 1)
     assert [r.type for r in repeat.results] == [ROWS]
     repeat.verify()

@@ -13,7 +13,8 @@ from xdsl.ir import Attribute
 
 from rlx.dialects import hir, mir
 from rlx.dialects.common import dims_of, format_of, tensor
-from rlx.dialects.ops import BinaryKind, StateRole, UnaryKind
+from rlx.dialects.ops import StateRole
+from rlx.dialects.primitives import BinaryKind, UnaryKind
 from rlx.errors import RlxError
 from rlx.flow.context import FlowCtx, FlowStage, stage_of, symbol_of
 from rlx.flow.model import BuiltModel, ModelFlow
@@ -81,7 +82,7 @@ def weights_of(module: ModuleOp) -> list[hir.WeightOp]:
 def lowered(ctx: FlowCtx) -> FlowCtx:
     """The context after its module was lowered to MIR under it."""
     x = ctx.input("x", (2, 4))
-    ctx.finish({"y": ctx.insert(hir.UnaryOp(UnaryKind.EXP, x.id)).id})
+    ctx.finish({"y": ctx.insert(mir.UnaryOp(UnaryKind.EXP, x.id)).id})
     LegalizeHirPass().apply(Context(), ctx.module)
     return ctx
 
@@ -345,7 +346,7 @@ def test_only_hir_can_be_built():
         lambda: ctx.load_weight("w"),
         lambda: ctx.synth_zeros("z", 2),
         lambda: ctx.input("y", (2,)),
-        lambda: ctx.insert(hir.UnaryOp(UnaryKind.EXP, x)),
+        lambda: ctx.insert(mir.UnaryOp(UnaryKind.EXP, x)),
     ):
         with pytest.raises(RlxError, match="builds HIR, but the module is mir already"):
             call()
@@ -471,8 +472,8 @@ def test_tied_and_untied_heads():
 def test_custom_emits_operations_of_its_own():
     def square(emit, x):
         bias = emit.ctx.synth_param("ones", np.ones(12, np.float32), (3, 4))
-        y = emit(hir.BinaryOp(BinaryKind.MUL, x.id, x.id))
-        return emit(hir.BinaryOp(BinaryKind.ADD, y.id, bias))
+        y = emit(mir.BinaryOp(BinaryKind.MUL, x.id, x.id))
+        return emit(mir.BinaryOp(BinaryKind.ADD, y.id, bias))
 
     built = flow_of(Custom(square)).build(MapWeights({}))
     x = np.arange(12.0).reshape(3, 4)
@@ -531,12 +532,12 @@ def test_repeat_splits_where_formats_differ():
 def test_a_layer_takes_what_it_uses_of_the_outside():
     def scaled(emit, x):
         skip = emit.ctx.state.streams["skip"].id
-        return emit(hir.BinaryOp(BinaryKind.ADD, x.id, skip))
+        return emit(mir.BinaryOp(BinaryKind.ADD, x.id, skip))
 
     def keep(emit, x):
         emit.ctx.state.streams["skip"] = x
-        emit.ctx.state.streams["unused"] = emit(hir.UnaryOp(UnaryKind.EXP, x.id))
-        return emit(hir.UnaryOp(UnaryKind.NEG, x.id))
+        emit.ctx.state.streams["unused"] = emit(mir.UnaryOp(UnaryKind.EXP, x.id))
+        return emit(mir.UnaryOp(UnaryKind.NEG, x.id))
 
     flow = ModelFlow("test").input("x", (2, 4)).stage(Custom(keep))
     flow.stage(Named("y", Repeat(3, Custom(scaled)))).output("y")
@@ -620,7 +621,7 @@ def test_dims():
 def test_mir_in_the_escape_hatch_is_still_hir():
     flow = flow_of(
         Custom(lambda emit, x: emit(mir.UnaryOp(UnaryKind.NEG, x.id))),
-        Custom(lambda emit, x: emit(hir.UnaryOp(UnaryKind.NEG, x.id))),
+        Custom(lambda emit, x: emit(mir.UnaryOp(UnaryKind.NEG, x.id))),
     )
     module = flow.build(MapWeights({})).module
     assert stage_of(module) == "hir"

@@ -109,11 +109,11 @@ builtin.module @m attributes {{
     %vs = hir.append %v to @values start "past" : {k} -> {keys}
     %a = hir.attention %qr, %ks, %vs head_dim 16 scale 0.25 : {x}, {keys}
     %o = hir.linear %a, %wo : {x}, tensor<64x64xf32> -> {x}
-    %x1 = hir.binary add %x, %o : {x}
+    %x1 = mir.binary add %x, %o : {x}
     %m = hir.rms_norm %x1, %wh eps 1.0e-05 : {x}, tensor<64xf32>
-    %f = hir.swiglu %m up %wup gate %wgate down %wdown
+    %f = hir.glu silu %m up %wup gate %wgate down %wdown
       : {x}, tensor<96x64xf32>, tensor<96x64xf32>, tensor<64x96xf32>
-    %x2 = hir.binary add %x1, %f : {x}
+    %x2 = mir.binary add %x1, %f : {x}
     func.return %x2 : {x}
   }}
   func.func @main(%ids: {ids} {{rlx.name = "ids"}}, %s: tensor<8xi32> {{rlx.name = "s"}})

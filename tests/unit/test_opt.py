@@ -20,12 +20,12 @@ builtin.module attributes {rlx.dims = #hir.dim_table<rows = 1 to 8>} {
     %w = hir.load_weight @w : tensor<32x32x!hir.q<q4_1>>
     %l = hir.linear %x, %w : tensor<?x32xf32, #hir.dims<rows, _>>, \
 tensor<32x32x!hir.q<q4_1>> -> tensor<?x32xf32, #hir.dims<rows, _>>
-    %y = hir.binary add %x, %l : tensor<?x32xf32, #hir.dims<rows, _>>
+    %y = mir.binary add %x, %l : tensor<?x32xf32, #hir.dims<rows, _>>
     func.return %y : tensor<?x32xf32, #hir.dims<rows, _>>
   }
 }
 """
-UNARY = "%a = hir.unary exp %x : tensor<4xf32>"
+UNARY = "%a = mir.unary exp %x : tensor<4xf32>"
 
 
 @pytest.fixture
@@ -82,9 +82,9 @@ def test_passes_that_change_nothing_here(rlx_opt, name):
 
 def test_cse_merges(rlx_opt):
     twice = f"func.func @f(%x: tensor<4xf32>) -> tensor<4xf32> {{\n{UNARY}\n"
-    twice += "%b = hir.unary exp %x : tensor<4xf32>\n%c = hir.binary add %a, %b : tensor<4xf32>\n"
+    twice += "%b = mir.unary exp %x : tensor<4xf32>\n%c = mir.binary add %a, %b : tensor<4xf32>\n"
     twice += "func.return %c : tensor<4xf32>\n}"
-    assert rlx_opt("-p", "cse", stdin=twice).out.count("hir.unary") == 1
+    assert rlx_opt("-p", "cse", stdin=twice).out.count("mir.unary") == 1
 
 
 @pytest.mark.parametrize(
@@ -233,7 +233,7 @@ BLOCKS = "".join(f"^b{i}:\n  func.return\n" for i in range(200))
             ["upper bound below 2^63"],
         ),
         ("#a = #a\n" + UNARY, ["undefined symbol alias"]),
-        ("%a = hir.unary exp %a", ["stdin:1:"]),
+        ("%a = mir.unary exp %a", ["stdin:1:"]),
         (f"func.func @f() {{\n{BLOCKS}}}", ["expected a region of one block"]),
         ('"builtin.module"() ({}) : () -> ()', ["expected a single block"]),
         ('"hir.weight"() : () -> ()', ["property 'sym_name' expected"]),
@@ -307,7 +307,7 @@ def test_a_long_line_is_not_printed_whole(rlx_opt):
 
 
 def test_a_verify_error_shows_the_operations_around(rlx_opt):
-    lines = [f"    %v{i} = hir.unary exp %x : tensor<4x32xf32>" for i in range(1000)]
+    lines = [f"    %v{i} = mir.unary exp %x : tensor<4x32xf32>" for i in range(1000)]
     lines[500] = "    %bad = hir.last_rows %x : tensor<4x32xf32> -> tensor<5x32xf32>"
     body = "\n".join(lines)
     text = f"func.func @main(%x: tensor<4x32xf32>) {{\n{body}\n    func.return\n}}"
@@ -321,8 +321,8 @@ def test_a_verify_error_shows_the_operations_around(rlx_opt):
 
 
 def test_an_undefined_value_shows_its_first_use(rlx_opt):
-    text = "func.func @main() {\n  %a = hir.unary exp %x : tensor<4xf32>\n  func.return\n}"
-    assert_fails(rlx_opt(stdin=text), "stdin:2:3: error: hir.unary uses %x, which is not defined")
+    text = "func.func @main() {\n  %a = mir.unary exp %x : tensor<4xf32>\n  func.return\n}"
+    assert_fails(rlx_opt(stdin=text), "stdin:2:3: error: mir.unary uses %x, which is not defined")
 
 
 def test_errors_of_passes_name_the_pass(rlx_opt):

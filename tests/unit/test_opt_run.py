@@ -14,7 +14,7 @@ RESIDUAL = str(Path(__file__).parents[2] / "examples" / "residual.mlir")
 ADD = """\
 func.func @main(%x: tensor<2x3xf32> {rlx.name = "x"}, %y: tensor<2x3xf32> {rlx.name = "y"})
     -> (tensor<2x3xf32> {rlx.name = "sum"}) {
-  %z = hir.binary add %x, %y : tensor<2x3xf32>
+  %z = mir.binary add %x, %y : tensor<2x3xf32>
   func.return %z : tensor<2x3xf32>
 }
 """

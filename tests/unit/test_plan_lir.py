@@ -109,7 +109,7 @@ builtin.module {{
   func.func private @layer(%x: tensor<1x32xf32>) -> tensor<1x32xf32> {{
     %w = hir.load_weight @w : tensor<32x32xf32>
     %y = hir.linear %x, %w : tensor<1x32xf32>, tensor<32x32xf32> -> tensor<1x32xf32>
-    %z = hir.binary add %x, %y : tensor<1x32xf32>
+    %z = mir.binary add %x, %y : tensor<1x32xf32>
     func.return %z : tensor<1x32xf32>
   }}
   func.func @main(%x: tensor<1x32xf32>) -> tensor<1x32xf32> {{

@@ -13,7 +13,7 @@ builtin.module attributes {rlx.dims = #hir.dim_table<seq = 1 to 8, past = 0 to 5
     %d = hir.load_weight @down : tensor<32x48xf16>
     %y = hir.linear %x, %w : tensor<?x32xf32, #hir.dims<seq, _>>, tensor<48x32xf32> -> tensor<?x48xf32, #hir.dims<seq, _>>
     %z = hir.linear %y, %d : tensor<?x48xf32, #hir.dims<seq, _>>, tensor<32x48xf16> -> tensor<?x32xf32, #hir.dims<seq, _>>
-    %s = hir.swiglu %z up %w gate %w down %d : tensor<?x32xf32, #hir.dims<seq, _>>, tensor<48x32xf32>, tensor<48x32xf32>, tensor<32x48xf16>
+    %s = hir.glu silu %z up %w gate %w down %d : tensor<?x32xf32, #hir.dims<seq, _>>, tensor<48x32xf32>, tensor<48x32xf32>, tensor<32x48xf16>
     func.return %s : tensor<?x32xf32, #hir.dims<seq, _>>
   }
 
@@ -29,8 +29,8 @@ builtin.module attributes {rlx.dims = #hir.dim_table<seq = 1 to 8, past = 0 to 5
     %a = hir.attention %r, %ks, %vs head_dim 16 scale 0.25 : tensor<?x32xf32, #hir.dims<seq, _>>, tensor<?x32xf32, #hir.dims<keys, _>>
     %l = hir.repeat @layer(%a) layers 0 to 2 : (tensor<?x32xf32, #hir.dims<seq, _>>) -> tensor<?x32xf32, #hir.dims<seq, _>>
     %last = hir.last_rows %l : tensor<?x32xf32, #hir.dims<seq, _>> -> tensor<1x32xf32>
-    %u = hir.unary gelu_tanh %last : tensor<1x32xf32>
-    %b = hir.binary max %u, %last : tensor<1x32xf32>
+    %u = mir.unary gelu_tanh %last : tensor<1x32xf32>
+    %b = mir.binary max %u, %last : tensor<1x32xf32>
     %id = hir.sample %b, %params : tensor<1x32xf32>, tensor<8xi32> -> tensor<1xi32>
     func.return %b, %id : tensor<1x32xf32>, tensor<1xi32>
   }

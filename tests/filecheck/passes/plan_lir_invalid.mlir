@@ -69,7 +69,7 @@ builtin.module {
   hir.weight @w "w" : tensor<4xf32>
   func.func @main(%x: tensor<4xf32>) -> tensor<4xf32> {
     %w = mir.load_weight @w : tensor<4xf32>
-    // CHECK: :[[# @LINE + 1]]:5: error: pass 'plan-lir': plan-lir: mir.binary reads the weight @w as it lies in its file, which only packing can: use it in a linear, a norm, a swiglu or an embedding
+    // CHECK: :[[# @LINE + 1]]:5: error: pass 'plan-lir': plan-lir: mir.binary reads the weight @w as it lies in its file, which only packing can: use it in a linear, a norm, a glu or an embedding
     %y = mir.binary add %x, %w : tensor<4xf32>
     func.return %y : tensor<4xf32>
   }

@@ -1,10 +1,10 @@
 // RUN: rlx-opt %s --split-input-file --verify-diagnostics -p verify-ssa | filecheck %s
 
 // A use before the definition
-// CHECK: :[[# @LINE + 2]]:5: error: hir.unary uses %b before its definition by hir.unary ({{.*}}:[[# @LINE + 3]]:5)
+// CHECK: :[[# @LINE + 2]]:5: error: mir.unary uses %b before its definition by mir.unary ({{.*}}:[[# @LINE + 3]]:5)
 func.func @f(%x: tensor<4x64xf32>) {
-    %a = hir.unary exp %b : tensor<4x64xf32>
-    %b = hir.unary exp %x : tensor<4x64xf32>
+    %a = mir.unary exp %b : tensor<4x64xf32>
+    %b = mir.unary exp %x : tensor<4x64xf32>
     func.return
   }
 
@@ -24,9 +24,9 @@ func.func @f(%x: tensor<4x64xf32>) {
 // -----
 
 // A value that nothing defines
-// CHECK: :[[# @LINE + 2]]:5: error: hir.unary uses %b, which is not defined there
+// CHECK: :[[# @LINE + 2]]:5: error: mir.unary uses %b, which is not defined there
 func.func @f(%x: tensor<4x64xf32>) {
-    %a = hir.unary exp %b : tensor<4x64xf32>
+    %a = mir.unary exp %b : tensor<4x64xf32>
     func.return
   }
 
@@ -49,9 +49,9 @@ func.func @g() {
 // -----
 
 // An operation that uses its own result
-// CHECK: :[[# @LINE + 2]]:5: error: hir.unary uses %a before its definition by hir.unary ({{.*}}:[[# @LINE + 2]]:5)
+// CHECK: :[[# @LINE + 2]]:5: error: mir.unary uses %a before its definition by mir.unary ({{.*}}:[[# @LINE + 2]]:5)
 func.func @f(%x: tensor<4x64xf32>) {
-    %a = hir.unary exp %a : tensor<4x64xf32>
+    %a = mir.unary exp %a : tensor<4x64xf32>
     func.return
   }
 

@@ -1,10 +1,10 @@
 // RUN: rlx-opt %s --split-input-file --verify-diagnostics -p 'verify-stage{stage=mir}' | filecheck %s
 
 // An operation of another stage
-// CHECK: :[[# @LINE + 3]]:5: error: pass 'verify-stage': hir.unary: not allowed in func.func at stage mir
+// CHECK: :[[# @LINE + 3]]:5: error: pass 'verify-stage': mir.unary: not allowed in func.func at stage mir
 builtin.module attributes {rlx.dims = #hir.dim_table<seq = 1 to 8, past = 0 to 24, keys = past + seq>} {
   func.func @f(%x: tensor<4x64xf32>) {
-    %a = hir.unary exp %x : tensor<4x64xf32>
+    %a = mir.unary exp %x : tensor<4x64xf32>
     func.return
   }
 }

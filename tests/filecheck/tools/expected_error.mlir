@@ -22,8 +22,8 @@ builtin.module attributes {rlx.dims = #hir.dim_table<a = b + b>} {}
 // -----
 
 func.func @main() {
-  // expected-error@below {{hir.unary uses %x, which is not defined there}}
-  %a = hir.unary exp %x : tensor<4xf32>
+  // expected-error@below {{mir.unary uses %x, which is not defined there}}
+  %a = mir.unary exp %x : tensor<4xf32>
   func.return
 }
 

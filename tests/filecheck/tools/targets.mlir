@@ -8,9 +8,9 @@ builtin.module @two {
   hir.weight @w "w" : tensor<32x32xf32>
   func.func @main(%x: tensor<4x32xf32> {rlx.name = "x"}) -> (tensor<4x32xf32> {rlx.name = "y"}) {
     %w = hir.load_weight @w : tensor<32x32xf32>
-    %a = hir.unary exp %x : tensor<4x32xf32>
+    %a = mir.unary exp %x : tensor<4x32xf32>
     %l = hir.linear %a, %w : tensor<4x32xf32>, tensor<32x32xf32> -> tensor<4x32xf32>
-    %y = hir.binary add %x, %l : tensor<4x32xf32>
+    %y = mir.binary add %x, %l : tensor<4x32xf32>
     func.return %y : tensor<4x32xf32>
   }
 }
@@ -41,9 +41,9 @@ builtin.module @two {
 // HIR: label="func.func @main"
 // HIR-NEXT: [[X:n[0-9]+]] [label="x\n[4, 32] f32", shape=ellipse]
 // HIR-NEXT: [[L:n[0-9]+]] [label="hir.load_weight @w\n[32, 32] f32"]
-// HIR-NEXT: [[A:n[0-9]+]] [label="hir.unary exp\n[4, 32] f32"]
+// HIR-NEXT: [[A:n[0-9]+]] [label="mir.unary exp\n[4, 32] f32"]
 // HIR-NEXT: [[M:n[0-9]+]] [label="hir.linear\n[4, 32] f32"]
-// HIR-NEXT: [[Y:n[0-9]+]] [label="hir.binary add\n[4, 32] f32"]
+// HIR-NEXT: [[Y:n[0-9]+]] [label="mir.binary add\n[4, 32] f32"]
 // HIR-NEXT: [[R:n[0-9]+]] [label="func.return"]
 // HIR-NEXT: }
 // HIR-NEXT: [[X]] -> [[A]];

@@ -16,13 +16,13 @@ builtin.module @ops attributes {rlx.dims = #hir.dim_table<batch = 2, seq = 1 to 
     %up = hir.load_weight @up : tensor<96x64x!hir.q<q4_1>>
     %gate = hir.load_weight @gate : tensor<96x64x!hir.q<q4_1>>
     %down = hir.load_weight @down : tensor<64x96xbf16>
-    %f = hir.swiglu %h up %up gate %gate down %down : tensor<?x64xf32, #hir.dims<seq, _>>, tensor<96x64x!hir.q<q4_1>>, tensor<96x64x!hir.q<q4_1>>, tensor<64x96xbf16>
+    %f = hir.glu silu %h up %up gate %gate down %down : tensor<?x64xf32, #hir.dims<seq, _>>, tensor<96x64x!hir.q<q4_1>>, tensor<96x64x!hir.q<q4_1>>, tensor<64x96xbf16>
     %l = hir.linear %f, %up : tensor<?x64xf32, #hir.dims<seq, _>>, tensor<96x64x!hir.q<q4_1>> -> tensor<?x96xf32, #hir.dims<seq, _>>
     %q = hir.linear %l, %down : tensor<?x96xf32, #hir.dims<seq, _>>, tensor<64x96xbf16> -> tensor<?x64xf32, #hir.dims<seq, _>>
     %r = hir.rope %q, %cos, %sin start "past" head_dim 16 : tensor<?x64xf32, #hir.dims<seq, _>>, tensor<2560x8xf32>, tensor<2560x8xf32>
     %k = hir.last_rows %r : tensor<?x64xf32, #hir.dims<seq, _>> -> tensor<1x64xf32>
-    %u = hir.unary gelu_tanh %q : tensor<?x64xf32, #hir.dims<seq, _>>
-    %s = hir.binary add %x, %u : tensor<?x64xf32, #hir.dims<seq, _>>
+    %u = mir.unary gelu_tanh %q : tensor<?x64xf32, #hir.dims<seq, _>>
+    %s = mir.binary add %x, %u : tensor<?x64xf32, #hir.dims<seq, _>>
     func.return %s : tensor<?x64xf32, #hir.dims<seq, _>>
   }
   func.func private @cache(%x: tensor<?x64xf32, #hir.dims<seq, _>>, %k: tensor<?x32xf32, #hir.dims<seq, _>>) -> tensor<?x64xf32, #hir.dims<seq, _>> {
@@ -56,23 +56,23 @@ builtin.module @ops attributes {rlx.dims = #hir.dim_table<batch = 2, seq = 1 to 
   hir.weight @q6_k "q6_k" : tensor<8x256x!hir.q<q6_k>>
   hir.weight @packed "packed" : tensor<8x256x!hir.packed<q4_0>>
   func.func private @kinds(%x: tensor<4x4xf32>) -> tensor<4x4xf32> {
-    %neg = hir.unary neg %x : tensor<4x4xf32>
-    %exp = hir.unary exp %x : tensor<4x4xf32>
-    %silu = hir.unary silu %x : tensor<4x4xf32>
-    %sigmoid = hir.unary sigmoid %x : tensor<4x4xf32>
-    %tanh = hir.unary tanh %x : tensor<4x4xf32>
-    %gelu_tanh = hir.unary gelu_tanh %x : tensor<4x4xf32>
-    %relu = hir.unary relu %x : tensor<4x4xf32>
-    %sqrt = hir.unary sqrt %x : tensor<4x4xf32>
-    %rsqrt = hir.unary rsqrt %x : tensor<4x4xf32>
-    %recip = hir.unary recip %x : tensor<4x4xf32>
-    %abs = hir.unary abs %x : tensor<4x4xf32>
-    %add = hir.binary add %x, %x : tensor<4x4xf32>
-    %sub = hir.binary sub %x, %x : tensor<4x4xf32>
-    %mul = hir.binary mul %x, %x : tensor<4x4xf32>
-    %div = hir.binary div %x, %x : tensor<4x4xf32>
-    %max = hir.binary max %x, %x : tensor<4x4xf32>
-    %min = hir.binary min %x, %x : tensor<4x4xf32>
+    %neg = mir.unary neg %x : tensor<4x4xf32>
+    %exp = mir.unary exp %x : tensor<4x4xf32>
+    %silu = mir.unary silu %x : tensor<4x4xf32>
+    %sigmoid = mir.unary sigmoid %x : tensor<4x4xf32>
+    %tanh = mir.unary tanh %x : tensor<4x4xf32>
+    %gelu_tanh = mir.unary gelu_tanh %x : tensor<4x4xf32>
+    %relu = mir.unary relu %x : tensor<4x4xf32>
+    %sqrt = mir.unary sqrt %x : tensor<4x4xf32>
+    %rsqrt = mir.unary rsqrt %x : tensor<4x4xf32>
+    %recip = mir.unary recip %x : tensor<4x4xf32>
+    %abs = mir.unary abs %x : tensor<4x4xf32>
+    %add = mir.binary add %x, %x : tensor<4x4xf32>
+    %sub = mir.binary sub %x, %x : tensor<4x4xf32>
+    %mul = mir.binary mul %x, %x : tensor<4x4xf32>
+    %div = mir.binary div %x, %x : tensor<4x4xf32>
+    %max = mir.binary max %x, %x : tensor<4x4xf32>
+    %min = mir.binary min %x, %x : tensor<4x4xf32>
     func.return %x : tensor<4x4xf32>
   }
 }
@@ -91,13 +91,13 @@ builtin.module @ops attributes {rlx.dims = #hir.dim_table<batch = 2, seq = 1 to 
 // CHECK-NEXT:     %up = hir.load_weight @up : tensor<96x64x!hir.q<q4_1>>
 // CHECK-NEXT:     %gate = hir.load_weight @gate : tensor<96x64x!hir.q<q4_1>>
 // CHECK-NEXT:     %down = hir.load_weight @down : tensor<64x96xbf16>
-// CHECK-NEXT:     %f = hir.swiglu %h up %up gate %gate down %down : tensor<?x64xf32, #hir.dims<seq, _>>, tensor<96x64x!hir.q<q4_1>>, tensor<96x64x!hir.q<q4_1>>, tensor<64x96xbf16>
+// CHECK-NEXT:     %f = hir.glu silu %h up %up gate %gate down %down : tensor<?x64xf32, #hir.dims<seq, _>>, tensor<96x64x!hir.q<q4_1>>, tensor<96x64x!hir.q<q4_1>>, tensor<64x96xbf16>
 // CHECK-NEXT:     %l = hir.linear %f, %up : tensor<?x64xf32, #hir.dims<seq, _>>, tensor<96x64x!hir.q<q4_1>> -> tensor<?x96xf32, #hir.dims<seq, _>>
 // CHECK-NEXT:     %q = hir.linear %l, %down : tensor<?x96xf32, #hir.dims<seq, _>>, tensor<64x96xbf16> -> tensor<?x64xf32, #hir.dims<seq, _>>
 // CHECK-NEXT:     %r = hir.rope %q, %cos, %sin start "past" head_dim 16 : tensor<?x64xf32, #hir.dims<seq, _>>, tensor<2560x8xf32>, tensor<2560x8xf32>
 // CHECK-NEXT:     %k = hir.last_rows %r : tensor<?x64xf32, #hir.dims<seq, _>> -> tensor<1x64xf32>
-// CHECK-NEXT:     %u = hir.unary gelu_tanh %q : tensor<?x64xf32, #hir.dims<seq, _>>
-// CHECK-NEXT:     %s = hir.binary add %x, %u : tensor<?x64xf32, #hir.dims<seq, _>>
+// CHECK-NEXT:     %u = mir.unary gelu_tanh %q : tensor<?x64xf32, #hir.dims<seq, _>>
+// CHECK-NEXT:     %s = mir.binary add %x, %u : tensor<?x64xf32, #hir.dims<seq, _>>
 // CHECK-NEXT:     func.return %s : tensor<?x64xf32, #hir.dims<seq, _>>
 // CHECK-NEXT:   }
 // CHECK-NEXT:   func.func private @cache(%x: tensor<?x64xf32, #hir.dims<seq, _>>, %k: tensor<?x32xf32, #hir.dims<seq, _>>) -> tensor<?x64xf32, #hir.dims<seq, _>> {
@@ -131,23 +131,23 @@ builtin.module @ops attributes {rlx.dims = #hir.dim_table<batch = 2, seq = 1 to 
 // CHECK-NEXT:   hir.weight @q6_k "q6_k" : tensor<8x256x!hir.q<q6_k>>
 // CHECK-NEXT:   hir.weight @packed "packed" : tensor<8x256x!hir.packed<q4_0>>
 // CHECK-NEXT:   func.func private @kinds(%x: tensor<4x4xf32>) -> tensor<4x4xf32> {
-// CHECK-NEXT:     %neg = hir.unary neg %x : tensor<4x4xf32>
-// CHECK-NEXT:     %exp = hir.unary exp %x : tensor<4x4xf32>
-// CHECK-NEXT:     %silu = hir.unary silu %x : tensor<4x4xf32>
-// CHECK-NEXT:     %sigmoid = hir.unary sigmoid %x : tensor<4x4xf32>
-// CHECK-NEXT:     %tanh = hir.unary tanh %x : tensor<4x4xf32>
-// CHECK-NEXT:     %gelu_tanh = hir.unary gelu_tanh %x : tensor<4x4xf32>
-// CHECK-NEXT:     %relu = hir.unary relu %x : tensor<4x4xf32>
-// CHECK-NEXT:     %sqrt = hir.unary sqrt %x : tensor<4x4xf32>
-// CHECK-NEXT:     %rsqrt = hir.unary rsqrt %x : tensor<4x4xf32>
-// CHECK-NEXT:     %recip = hir.unary recip %x : tensor<4x4xf32>
-// CHECK-NEXT:     %abs = hir.unary abs %x : tensor<4x4xf32>
-// CHECK-NEXT:     %add = hir.binary add %x, %x : tensor<4x4xf32>
-// CHECK-NEXT:     %sub = hir.binary sub %x, %x : tensor<4x4xf32>
-// CHECK-NEXT:     %mul = hir.binary mul %x, %x : tensor<4x4xf32>
-// CHECK-NEXT:     %div = hir.binary div %x, %x : tensor<4x4xf32>
-// CHECK-NEXT:     %max = hir.binary max %x, %x : tensor<4x4xf32>
-// CHECK-NEXT:     %min = hir.binary min %x, %x : tensor<4x4xf32>
+// CHECK-NEXT:     %neg = mir.unary neg %x : tensor<4x4xf32>
+// CHECK-NEXT:     %exp = mir.unary exp %x : tensor<4x4xf32>
+// CHECK-NEXT:     %silu = mir.unary silu %x : tensor<4x4xf32>
+// CHECK-NEXT:     %sigmoid = mir.unary sigmoid %x : tensor<4x4xf32>
+// CHECK-NEXT:     %tanh = mir.unary tanh %x : tensor<4x4xf32>
+// CHECK-NEXT:     %gelu_tanh = mir.unary gelu_tanh %x : tensor<4x4xf32>
+// CHECK-NEXT:     %relu = mir.unary relu %x : tensor<4x4xf32>
+// CHECK-NEXT:     %sqrt = mir.unary sqrt %x : tensor<4x4xf32>
+// CHECK-NEXT:     %rsqrt = mir.unary rsqrt %x : tensor<4x4xf32>
+// CHECK-NEXT:     %recip = mir.unary recip %x : tensor<4x4xf32>
+// CHECK-NEXT:     %abs = mir.unary abs %x : tensor<4x4xf32>
+// CHECK-NEXT:     %add = mir.binary add %x, %x : tensor<4x4xf32>
+// CHECK-NEXT:     %sub = mir.binary sub %x, %x : tensor<4x4xf32>
+// CHECK-NEXT:     %mul = mir.binary mul %x, %x : tensor<4x4xf32>
+// CHECK-NEXT:     %div = mir.binary div %x, %x : tensor<4x4xf32>
+// CHECK-NEXT:     %max = mir.binary max %x, %x : tensor<4x4xf32>
+// CHECK-NEXT:     %min = mir.binary min %x, %x : tensor<4x4xf32>
 // CHECK-NEXT:     func.return %x : tensor<4x4xf32>
 // CHECK-NEXT:   }
 // CHECK-NEXT: }
@@ -167,13 +167,13 @@ builtin.module @ops attributes {rlx.dims = #hir.dim_table<batch = 2, seq = 1 to 
 // GENERIC-NEXT:     %up = "hir.load_weight"() <{weight = @up}> : () -> tensor<96x64x!hir.q<q4_1>>
 // GENERIC-NEXT:     %gate = "hir.load_weight"() <{weight = @gate}> : () -> tensor<96x64x!hir.q<q4_1>>
 // GENERIC-NEXT:     %down = "hir.load_weight"() <{weight = @down}> : () -> tensor<64x96xbf16>
-// GENERIC-NEXT:     %f = "hir.swiglu"(%h, %up, %gate, %down) : (tensor<?x64xf32, #hir.dims<seq, _>>, tensor<96x64x!hir.q<q4_1>>, tensor<96x64x!hir.q<q4_1>>, tensor<64x96xbf16>) -> tensor<?x64xf32, #hir.dims<seq, _>>
+// GENERIC-NEXT:     %f = "hir.glu"(%h, %up, %gate, %down) : (tensor<?x64xf32, #hir.dims<seq, _>>, tensor<96x64x!hir.q<q4_1>>, tensor<96x64x!hir.q<q4_1>>, tensor<64x96xbf16>) -> tensor<?x64xf32, #hir.dims<seq, _>>
 // GENERIC-NEXT:     %l = "hir.linear"(%f, %up) : (tensor<?x64xf32, #hir.dims<seq, _>>, tensor<96x64x!hir.q<q4_1>>) -> tensor<?x96xf32, #hir.dims<seq, _>>
 // GENERIC-NEXT:     %q = "hir.linear"(%l, %down) : (tensor<?x96xf32, #hir.dims<seq, _>>, tensor<64x96xbf16>) -> tensor<?x64xf32, #hir.dims<seq, _>>
 // GENERIC-NEXT:     %r = "hir.rope"(%q, %cos, %sin) <{start = "past", head_dim = 16 : i64}> : (tensor<?x64xf32, #hir.dims<seq, _>>, tensor<2560x8xf32>, tensor<2560x8xf32>) -> tensor<?x64xf32, #hir.dims<seq, _>>
 // GENERIC-NEXT:     %k = "hir.last_rows"(%r) : (tensor<?x64xf32, #hir.dims<seq, _>>) -> tensor<1x64xf32>
-// GENERIC-NEXT:     %u = "hir.unary"(%q) <{kind = #hir<unary_kind gelu_tanh>}> : (tensor<?x64xf32, #hir.dims<seq, _>>) -> tensor<?x64xf32, #hir.dims<seq, _>>
-// GENERIC-NEXT:     %s = "hir.binary"(%x, %u) <{kind = #hir<binary_kind add>}> : (tensor<?x64xf32, #hir.dims<seq, _>>, tensor<?x64xf32, #hir.dims<seq, _>>) -> tensor<?x64xf32, #hir.dims<seq, _>>
+// GENERIC-NEXT:     %u = "mir.unary"(%q) <{kind = #hir<unary_kind gelu_tanh>}> : (tensor<?x64xf32, #hir.dims<seq, _>>) -> tensor<?x64xf32, #hir.dims<seq, _>>
+// GENERIC-NEXT:     %s = "mir.binary"(%x, %u) <{kind = #hir<binary_kind add>}> : (tensor<?x64xf32, #hir.dims<seq, _>>, tensor<?x64xf32, #hir.dims<seq, _>>) -> tensor<?x64xf32, #hir.dims<seq, _>>
 // GENERIC-NEXT:     "func.return"(%s) : (tensor<?x64xf32, #hir.dims<seq, _>>) -> ()
 // GENERIC-NEXT:   }) : () -> ()
 // GENERIC-NEXT:   "func.func"() <{sym_name = "cache", function_type = (tensor<?x64xf32, #hir.dims<seq, _>>, tensor<?x32xf32, #hir.dims<seq, _>>) -> tensor<?x64xf32, #hir.dims<seq, _>>, sym_visibility = "private"}> ({
@@ -210,23 +210,23 @@ builtin.module @ops attributes {rlx.dims = #hir.dim_table<batch = 2, seq = 1 to 
 // GENERIC-NEXT:   "hir.weight"() <{sym_name = "packed", key = "packed", type = tensor<8x256x!hir.packed<q4_0>>}> : () -> ()
 // GENERIC-NEXT:   "func.func"() <{sym_name = "kinds", function_type = (tensor<4x4xf32>) -> tensor<4x4xf32>, sym_visibility = "private"}> ({
 // GENERIC-NEXT:   ^bb0(%x: tensor<4x4xf32>):
-// GENERIC-NEXT:     %neg = "hir.unary"(%x) <{kind = #hir<unary_kind neg>}> : (tensor<4x4xf32>) -> tensor<4x4xf32>
-// GENERIC-NEXT:     %exp = "hir.unary"(%x) <{kind = #hir<unary_kind exp>}> : (tensor<4x4xf32>) -> tensor<4x4xf32>
-// GENERIC-NEXT:     %silu = "hir.unary"(%x) <{kind = #hir<unary_kind silu>}> : (tensor<4x4xf32>) -> tensor<4x4xf32>
-// GENERIC-NEXT:     %sigmoid = "hir.unary"(%x) <{kind = #hir<unary_kind sigmoid>}> : (tensor<4x4xf32>) -> tensor<4x4xf32>
-// GENERIC-NEXT:     %tanh = "hir.unary"(%x) <{kind = #hir<unary_kind tanh>}> : (tensor<4x4xf32>) -> tensor<4x4xf32>
-// GENERIC-NEXT:     %gelu_tanh = "hir.unary"(%x) <{kind = #hir<unary_kind gelu_tanh>}> : (tensor<4x4xf32>) -> tensor<4x4xf32>
-// GENERIC-NEXT:     %relu = "hir.unary"(%x) <{kind = #hir<unary_kind relu>}> : (tensor<4x4xf32>) -> tensor<4x4xf32>
-// GENERIC-NEXT:     %sqrt = "hir.unary"(%x) <{kind = #hir<unary_kind sqrt>}> : (tensor<4x4xf32>) -> tensor<4x4xf32>
-// GENERIC-NEXT:     %rsqrt = "hir.unary"(%x) <{kind = #hir<unary_kind rsqrt>}> : (tensor<4x4xf32>) -> tensor<4x4xf32>
-// GENERIC-NEXT:     %recip = "hir.unary"(%x) <{kind = #hir<unary_kind recip>}> : (tensor<4x4xf32>) -> tensor<4x4xf32>
-// GENERIC-NEXT:     %abs = "hir.unary"(%x) <{kind = #hir<unary_kind abs>}> : (tensor<4x4xf32>) -> tensor<4x4xf32>
-// GENERIC-NEXT:     %add = "hir.binary"(%x, %x) <{kind = #hir<binary_kind add>}> : (tensor<4x4xf32>, tensor<4x4xf32>) -> tensor<4x4xf32>
-// GENERIC-NEXT:     %sub = "hir.binary"(%x, %x) <{kind = #hir<binary_kind sub>}> : (tensor<4x4xf32>, tensor<4x4xf32>) -> tensor<4x4xf32>
-// GENERIC-NEXT:     %mul = "hir.binary"(%x, %x) <{kind = #hir<binary_kind mul>}> : (tensor<4x4xf32>, tensor<4x4xf32>) -> tensor<4x4xf32>
-// GENERIC-NEXT:     %div = "hir.binary"(%x, %x) <{kind = #hir<binary_kind div>}> : (tensor<4x4xf32>, tensor<4x4xf32>) -> tensor<4x4xf32>
-// GENERIC-NEXT:     %max = "hir.binary"(%x, %x) <{kind = #hir<binary_kind max>}> : (tensor<4x4xf32>, tensor<4x4xf32>) -> tensor<4x4xf32>
-// GENERIC-NEXT:     %min = "hir.binary"(%x, %x) <{kind = #hir<binary_kind min>}> : (tensor<4x4xf32>, tensor<4x4xf32>) -> tensor<4x4xf32>
+// GENERIC-NEXT:     %neg = "mir.unary"(%x) <{kind = #hir<unary_kind neg>}> : (tensor<4x4xf32>) -> tensor<4x4xf32>
+// GENERIC-NEXT:     %exp = "mir.unary"(%x) <{kind = #hir<unary_kind exp>}> : (tensor<4x4xf32>) -> tensor<4x4xf32>
+// GENERIC-NEXT:     %silu = "mir.unary"(%x) <{kind = #hir<unary_kind silu>}> : (tensor<4x4xf32>) -> tensor<4x4xf32>
+// GENERIC-NEXT:     %sigmoid = "mir.unary"(%x) <{kind = #hir<unary_kind sigmoid>}> : (tensor<4x4xf32>) -> tensor<4x4xf32>
+// GENERIC-NEXT:     %tanh = "mir.unary"(%x) <{kind = #hir<unary_kind tanh>}> : (tensor<4x4xf32>) -> tensor<4x4xf32>
+// GENERIC-NEXT:     %gelu_tanh = "mir.unary"(%x) <{kind = #hir<unary_kind gelu_tanh>}> : (tensor<4x4xf32>) -> tensor<4x4xf32>
+// GENERIC-NEXT:     %relu = "mir.unary"(%x) <{kind = #hir<unary_kind relu>}> : (tensor<4x4xf32>) -> tensor<4x4xf32>
+// GENERIC-NEXT:     %sqrt = "mir.unary"(%x) <{kind = #hir<unary_kind sqrt>}> : (tensor<4x4xf32>) -> tensor<4x4xf32>
+// GENERIC-NEXT:     %rsqrt = "mir.unary"(%x) <{kind = #hir<unary_kind rsqrt>}> : (tensor<4x4xf32>) -> tensor<4x4xf32>
+// GENERIC-NEXT:     %recip = "mir.unary"(%x) <{kind = #hir<unary_kind recip>}> : (tensor<4x4xf32>) -> tensor<4x4xf32>
+// GENERIC-NEXT:     %abs = "mir.unary"(%x) <{kind = #hir<unary_kind abs>}> : (tensor<4x4xf32>) -> tensor<4x4xf32>
+// GENERIC-NEXT:     %add = "mir.binary"(%x, %x) <{kind = #hir<binary_kind add>}> : (tensor<4x4xf32>, tensor<4x4xf32>) -> tensor<4x4xf32>
+// GENERIC-NEXT:     %sub = "mir.binary"(%x, %x) <{kind = #hir<binary_kind sub>}> : (tensor<4x4xf32>, tensor<4x4xf32>) -> tensor<4x4xf32>
+// GENERIC-NEXT:     %mul = "mir.binary"(%x, %x) <{kind = #hir<binary_kind mul>}> : (tensor<4x4xf32>, tensor<4x4xf32>) -> tensor<4x4xf32>
+// GENERIC-NEXT:     %div = "mir.binary"(%x, %x) <{kind = #hir<binary_kind div>}> : (tensor<4x4xf32>, tensor<4x4xf32>) -> tensor<4x4xf32>
+// GENERIC-NEXT:     %max = "mir.binary"(%x, %x) <{kind = #hir<binary_kind max>}> : (tensor<4x4xf32>, tensor<4x4xf32>) -> tensor<4x4xf32>
+// GENERIC-NEXT:     %min = "mir.binary"(%x, %x) <{kind = #hir<binary_kind min>}> : (tensor<4x4xf32>, tensor<4x4xf32>) -> tensor<4x4xf32>
 // GENERIC-NEXT:     "func.return"(%x) : (tensor<4x4xf32>) -> ()
 // GENERIC-NEXT:   }) : () -> ()
 // GENERIC-NEXT: }) {rlx.dims = #hir.dim_table<batch = 2, seq = 1 to 512, past = 0 to 2048, keys = past + seq, rows = batch * seq>} : () -> ()

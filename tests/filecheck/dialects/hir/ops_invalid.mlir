@@ -49,7 +49,7 @@ builtin.module attributes {rlx.dims = #hir.dim_table<a = 1, b = a - a>} {}
 
 // CHECK: :[[# @LINE + 2]]:3: error: tensor<?x4xf32> has a dynamic dimension without a name: add #hir.dims
 func.func @f(%x: tensor<?x4xf32>) {
-  %y = hir.unary exp %x : tensor<?x4xf32>
+  %y = mir.unary exp %x : tensor<?x4xf32>
   func.return
 }
 
@@ -57,7 +57,7 @@ func.func @f(%x: tensor<?x4xf32>) {
 
 // CHECK: :[[# @LINE + 2]]:3: error: tensor<?x4xf32, #hir.dims<seq>>: expected 2 dimension names, one for each dimension, got 1
 func.func @f(%x: tensor<?x4xf32, #hir.dims<seq>>) {
-  %y = hir.unary exp %x : tensor<?x4xf32, #hir.dims<seq>>
+  %y = mir.unary exp %x : tensor<?x4xf32, #hir.dims<seq>>
   func.return
 }
 
@@ -65,7 +65,7 @@ func.func @f(%x: tensor<?x4xf32, #hir.dims<seq>>) {
 
 // CHECK: :[[# @LINE + 2]]:3: error: tensor<?x4xf32, #hir.dims<_, seq>>: a name stands for each '?' and '_' for each number
 func.func @f(%x: tensor<?x4xf32, #hir.dims<_, seq>>) {
-  %y = hir.unary exp %x : tensor<?x4xf32, #hir.dims<_, seq>>
+  %y = mir.unary exp %x : tensor<?x4xf32, #hir.dims<_, seq>>
   func.return
 }
 
@@ -73,7 +73,7 @@ func.func @f(%x: tensor<?x4xf32, #hir.dims<_, seq>>) {
 
 // CHECK: :[[# @LINE + 2]]:3: error: a dimension is negative or beyond 2^63 - 1 in tensor<9223372036854775808xf32>
 func.func @f(%x: tensor<9223372036854775808xf32>) {
-  %y = hir.unary exp %x : tensor<9223372036854775808xf32>
+  %y = mir.unary exp %x : tensor<9223372036854775808xf32>
   func.return
 }
 
@@ -187,17 +187,17 @@ func.func @f(%x: tensor<4x48xf32>, %w: tensor<8x48x!hir.q<q4_0>>) {
 
 // -----
 
-// CHECK: :[[# @LINE + 2]]:3: error: hir.swiglu: expected up and gate of one shape, got [8, 64] f32 and [9, 64] f32
+// CHECK: :[[# @LINE + 2]]:3: error: hir.glu: expected up and gate of one shape, got [8, 64] f32 and [9, 64] f32
 func.func @f(%x: tensor<4x64xf32>, %u: tensor<8x64xf32>, %g: tensor<9x64xf32>) {
-  %y = hir.swiglu %x up %u gate %g down %u : tensor<4x64xf32>, tensor<8x64xf32>, tensor<9x64xf32>, tensor<8x64xf32>
+  %y = hir.glu silu %x up %u gate %g down %u : tensor<4x64xf32>, tensor<8x64xf32>, tensor<9x64xf32>, tensor<8x64xf32>
   func.return
 }
 
 // -----
 
-// CHECK: :[[# @LINE + 2]]:3: error: hir.swiglu: expected the result [4, 32] f32, got [4, 64] f32
+// CHECK: :[[# @LINE + 2]]:3: error: hir.glu: expected the result [4, 32] f32, got [4, 64] f32
 func.func @f(%x: tensor<4x64xf32>, %u: tensor<8x64xf32>, %d: tensor<32x8xf32>) {
-  %y = hir.swiglu %x up %u gate %u down %d : tensor<4x64xf32>, tensor<8x64xf32>, tensor<8x64xf32>, tensor<32x8xf32>
+  %y = hir.glu silu %x up %u gate %u down %d : tensor<4x64xf32>, tensor<8x64xf32>, tensor<8x64xf32>, tensor<32x8xf32>
   func.return
 }
 
@@ -296,23 +296,23 @@ func.func @f(%x: tensor<4x64xf32>, %k: tensor<8x?xf32, #hir.dims<_, n>>) {
 // Element-wise operations, rows, sampling
 // CHECK: :[[# @LINE + 2]]:18: error: Expected `neg`, `exp`, `silu`, `sigmoid`, `tanh`, `gelu_tanh`, `relu`, `sqrt`, `rsqrt`, `recip`, or `abs`.
 func.func @f(%x: tensor<4x64xf32>) {
-  %y = hir.unary cube %x : tensor<4x64xf32>
+  %y = mir.unary cube %x : tensor<4x64xf32>
   func.return
 }
 
 // -----
 
-// CHECK: :[[# @LINE + 2]]:3: error: hir.unary: expected elements of f32, got [4] i32
+// CHECK: :[[# @LINE + 2]]:3: error: mir.unary: expected elements of f32, got [4] i32
 func.func @f(%x: tensor<4xi32>) {
-  %y = hir.unary exp %x : tensor<4xi32>
+  %y = mir.unary exp %x : tensor<4xi32>
   func.return
 }
 
 // -----
 
-// CHECK: :[[# @LINE + 2]]:3: error: hir.binary: expected elements of f32, got [4] i32
+// CHECK: :[[# @LINE + 2]]:3: error: mir.binary: expected elements of f32, got [4] i32
 func.func @f(%x: tensor<4xi32>) {
-  %y = hir.binary add %x, %x : tensor<4xi32>
+  %y = mir.binary add %x, %x : tensor<4xi32>
   func.return
 }
 
@@ -320,7 +320,7 @@ func.func @f(%x: tensor<4xi32>) {
 
 // CHECK: :[[# @LINE + 2]]:3: error: operand 'rhs' at position 1 does not verify:
 func.func @f(%x: tensor<4x64xf32>, %z: tensor<4x32xf32>) {
-  %y = "hir.binary"(%x, %z) <{kind = #hir<binary_kind add>}> : (tensor<4x64xf32>, tensor<4x32xf32>) -> tensor<4x64xf32>
+  %y = "mir.binary"(%x, %z) <{kind = #hir<binary_kind add>}> : (tensor<4x64xf32>, tensor<4x32xf32>) -> tensor<4x64xf32>
   func.return
 }
 

@@ -1,0 +1,726 @@
+"""
+The tensor primitives of MIR: maps, reductions, products and moves on tensors of any rank.
+
+HIR may use them too, beside its named operations. Shapes are explicit: what is to be broadcast goes
+through `mir.broadcast`, so that every map has operands of one shape, and a pass never guesses.
+Arithmetic is on f32, f64 and integers; f16 and bf16 are stored, moved and cast. Integers wrap;
+division and `mod` round down, and give 0 where the divisor is 0. max and min give NaN where an
+operand is NaN.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar, TypeAlias, cast
+
+from xdsl.dialects.builtin import (
+    I64,
+    DenseArrayBase,
+    DenseIntOrFPElementsAttr,
+    Float64Type,
+    FloatAttr,
+    IntegerAttr,
+    TensorType,
+    UnitAttr,
+    i1,
+    i64,
+)
+from xdsl.dialects.utils import EnumAttribute
+from xdsl.ir import Attribute, SpacedOpaqueSyntaxAttribute, SSAValue
+from xdsl.irdl import (
+    IRDLOperation,
+    VarConstraint,
+    irdl_attr_definition,
+    irdl_op_definition,
+    operand_def,
+    opt_operand_def,
+    opt_prop_def,
+    prop_def,
+    result_def,
+    traits_def,
+    var_operand_def,
+)
+from xdsl.irdl.declarative_assembly_format import (
+    AttributeVariable,
+    CustomDirective,
+    ParsingState,
+    PrintingState,
+    irdl_custom_directive,
+)
+from xdsl.parser import Parser
+from xdsl.printer import Printer
+from xdsl.traits import Pure
+from xdsl.utils.exceptions import VerifyException
+from xdsl.utils.str_enum import StrEnum
+
+from rlx.dialects import infer, shapes
+from rlx.dialects.common import element_of, spell
+from rlx.dialects.ops import AnyTensor, Number, check_finite, f64_attr, i64_attr
+
+Indices: TypeAlias = DenseArrayBase[I64]
+
+MAX_CONSTANT_BYTES = 1 << 16
+"""The largest constant; what is larger is a weight."""
+
+
+class UnaryKind(StrEnum):
+    NEG = "neg"
+    ABS = "abs"
+    SIGN = "sign"
+    NOT = "not"
+    FLOOR = "floor"
+    CEIL = "ceil"
+    ROUND = "round"
+    SQRT = "sqrt"
+    RSQRT = "rsqrt"
+    RECIP = "recip"
+    EXP = "exp"
+    LOG = "log"
+    SIN = "sin"
+    COS = "cos"
+    TAN = "tan"
+    ATAN = "atan"
+    TANH = "tanh"
+    ERF = "erf"
+    SIGMOID = "sigmoid"
+    LOG_SIGMOID = "log_sigmoid"
+    SILU = "silu"
+    GELU = "gelu"
+    GELU_TANH = "gelu_tanh"
+    RELU = "relu"
+    ELU = "elu"
+    SOFTPLUS = "softplus"
+    SOFTSIGN = "softsign"
+    HARD_SIGMOID = "hard_sigmoid"
+    HARD_SWISH = "hard_swish"
+    MISH = "mish"
+
+
+class BinaryKind(StrEnum):
+    ADD = "add"
+    SUB = "sub"
+    MUL = "mul"
+    DIV = "div"
+    MAX = "max"
+    MIN = "min"
+    POW = "pow"
+    MOD = "mod"
+    ATAN2 = "atan2"
+    AND = "and"
+    OR = "or"
+    XOR = "xor"
+    SHL = "shl"
+    SHR = "shr"
+
+
+class CompareKind(StrEnum):
+    EQ = "eq"
+    NE = "ne"
+    LT = "lt"
+    LE = "le"
+    GT = "gt"
+    GE = "ge"
+
+
+class ReduceKind(StrEnum):
+    SUM = "sum"
+    MEAN = "mean"
+    MAX = "max"
+    MIN = "min"
+    PROD = "prod"
+
+
+INTEGER_UNARY = (UnaryKind.NEG, UnaryKind.ABS, UnaryKind.SIGN, UnaryKind.NOT)
+FLOAT_BINARY = tuple(BinaryKind)[:9]
+INTEGER_BINARY = tuple(k for k in BinaryKind if k not in (BinaryKind.POW, BinaryKind.ATAN2))
+BOOL_BINARY = (BinaryKind.AND, BinaryKind.OR, BinaryKind.XOR)
+
+
+@irdl_attr_definition
+class UnaryAttr(EnumAttribute[UnaryKind], SpacedOpaqueSyntaxAttribute):
+    name = "mir.unary_kind"
+
+
+@irdl_attr_definition
+class BinaryAttr(EnumAttribute[BinaryKind], SpacedOpaqueSyntaxAttribute):
+    name = "mir.binary_kind"
+
+
+@irdl_attr_definition
+class CompareAttr(EnumAttribute[CompareKind], SpacedOpaqueSyntaxAttribute):
+    name = "mir.compare_kind"
+
+
+@irdl_attr_definition
+class ReduceAttr(EnumAttribute[ReduceKind], SpacedOpaqueSyntaxAttribute):
+    name = "mir.reduce_kind"
+
+
+@irdl_custom_directive
+class Numbers(CustomDirective):
+    """Integers in brackets: `[1, 0]`."""
+
+    values: AttributeVariable
+
+    def parse(self, parser: Parser, state: ParsingState) -> None:
+        numbers = parser.parse_comma_separated_list(parser.Delimiter.SQUARE, parser.parse_integer)
+        self.values.set(state, indices(numbers))
+
+    def print(self, printer: Printer, state: PrintingState, op: IRDLOperation) -> None:
+        given = self.values.get(op)
+        assert isinstance(given, DenseArrayBase)
+        state.print_whitespace(printer)
+        printer.print_string(f"[{', '.join(map(str, given.get_values()))}]")
+
+
+def indices(numbers: Sequence[int]) -> Indices:
+    return DenseArrayBase.from_list(i64, list(numbers))
+
+
+def numbers(given: Indices) -> list[int]:
+    """Return the integers of an attribute."""
+    return list(cast(Sequence[int], given.get_values()))
+
+
+def _check_kind(
+    op: UnaryOp | BinaryOp,
+    type_: Attribute,
+    floats: Sequence[StrEnum],
+    integers: Sequence[StrEnum],
+    bools: Sequence[StrEnum],
+) -> None:
+    infer.check_element(op.name, type_, (*infer.FLOATS, *infer.INTEGERS, i1))
+    element = element_of(type_)
+    allowed = bools if element == i1 else floats if element in infer.FLOATS else integers
+    if op.kind.data not in allowed:
+        raise VerifyException(
+            f"{op.name}: {op.kind.data} is not defined for {spell(type_)}: "
+            f"expected one of {', '.join(allowed)}"
+        )
+
+
+@irdl_op_definition
+class ConstantOp(IRDLOperation):
+    """A tensor of given values, at most 64 KiB of them; one value may fill a larger tensor."""
+
+    name = "mir.constant"
+    value = prop_def(DenseIntOrFPElementsAttr)
+    result = result_def(AnyTensor)
+    traits = traits_def(Pure())
+
+    def __init__(self, value: DenseIntOrFPElementsAttr[Any]):
+        super().__init__(properties={"value": value}, result_types=[value.type])
+
+    @classmethod
+    def parse(cls, parser: Parser) -> ConstantOp:
+        at = parser.pos
+        value = parser.parse_attribute()
+        if not isinstance(value, DenseIntOrFPElementsAttr):
+            parser.raise_error("expected dense<...> : tensor<...>", at, parser.pos)
+        op = cls(cast(DenseIntOrFPElementsAttr[Any], value))
+        op.attributes = parser.parse_optional_attr_dict()
+        return op
+
+    def print(self, printer: Printer) -> None:
+        printer.print_string(" ")
+        printer.print_attribute(self.value)
+        if self.attributes:
+            printer.print_string(" ")
+            printer.print_attr_dict(self.attributes)
+
+    def verify_(self) -> None:
+        infer.check_element(self.name, self.result.type, infer.ELEMENTS)
+        if self.value.type != self.result.type:
+            raise VerifyException(
+                f"{self.name}: expected the result {self.value.type}, got {self.result.type}"
+            )
+        if len(self.value.data.data) > MAX_CONSTANT_BYTES:
+            raise VerifyException(
+                f"{self.name}: expected at most {MAX_CONSTANT_BYTES} bytes, got "
+                f"{len(self.value.data.data)}: declare a hir.weight"
+            )
+
+
+@irdl_op_definition
+class IotaOp(IRDLOperation):
+    """Each element is its own index along an axis."""
+
+    name = "mir.iota"
+    axis = prop_def(IntegerAttr[I64])
+    result = result_def(AnyTensor)
+    traits = traits_def(Pure())
+    assembly_format = "`axis` $axis `:` type($result) attr-dict"
+
+    def __init__(self, axis: int, type: Attribute):
+        super().__init__(properties={"axis": i64_attr(axis)}, result_types=[type])
+
+    def verify_(self) -> None:
+        infer.check_element(self.name, self.result.type, (*infer.FLOATS, *infer.INTEGERS))
+        infer.check_axes(self.name, self.result.type, [self.axis.value.data])
+
+
+# Maps
+
+
+@irdl_op_definition
+class UnaryOp(IRDLOperation):
+    """An element-wise function of one tensor."""
+
+    name = "mir.unary"
+    T: ClassVar = VarConstraint("T", AnyTensor)
+    kind = prop_def(UnaryAttr)
+    input = operand_def(T)
+    result = result_def(T)
+    traits = traits_def(Pure())
+    assembly_format = "$kind $input `:` type($input) attr-dict"
+
+    def __init__(self, kind: UnaryKind, input: SSAValue):
+        super().__init__(
+            operands=[input], properties={"kind": UnaryAttr(kind)}, result_types=[input.type]
+        )
+
+    def verify_(self) -> None:
+        floats = [k for k in UnaryKind if k != UnaryKind.NOT]
+        _check_kind(self, self.input.type, floats, INTEGER_UNARY, [UnaryKind.NOT])
+
+
+@irdl_op_definition
+class BinaryOp(IRDLOperation):
+    """An element-wise function of two tensors of one shape."""
+
+    name = "mir.binary"
+    T: ClassVar = VarConstraint("T", AnyTensor)
+    kind = prop_def(BinaryAttr)
+    lhs = operand_def(T)
+    rhs = operand_def(T)
+    result = result_def(T)
+    traits = traits_def(Pure())
+    assembly_format = "$kind $lhs `,` $rhs `:` type($lhs) attr-dict"
+
+    def __init__(self, kind: BinaryKind, lhs: SSAValue, rhs: SSAValue):
+        super().__init__(
+            operands=[lhs, rhs], properties={"kind": BinaryAttr(kind)}, result_types=[lhs.type]
+        )
+
+    def verify_(self) -> None:
+        _check_kind(self, self.lhs.type, FLOAT_BINARY, INTEGER_BINARY, BOOL_BINARY)
+
+
+@irdl_op_definition
+class CompareOp(IRDLOperation):
+    """Element-wise comparison of two tensors of one shape, i1; with NaN only `ne` holds."""
+
+    name = "mir.compare"
+    T: ClassVar = VarConstraint("T", AnyTensor)
+    kind = prop_def(CompareAttr)
+    lhs = operand_def(T)
+    rhs = operand_def(T)
+    result = result_def(AnyTensor)
+    traits = traits_def(Pure())
+    assembly_format = "$kind $lhs `,` $rhs `:` type($lhs) `->` type($result) attr-dict"
+
+    def __init__(self, kind: CompareKind, lhs: SSAValue, rhs: SSAValue):
+        super().__init__(
+            operands=[lhs, rhs],
+            properties={"kind": CompareAttr(kind)},
+            result_types=[infer.with_element(lhs.type, i1)],
+        )
+
+    def verify_(self) -> None:
+        infer.check_element(self.name, self.lhs.type, (*infer.FLOATS, *infer.INTEGERS, i1))
+        shapes.expect(self, self.result.type, infer.with_element(self.lhs.type, i1))
+
+
+@irdl_op_definition
+class SelectOp(IRDLOperation):
+    """Elements of `lhs` where the condition holds, of `rhs` elsewhere; all of one shape."""
+
+    name = "mir.select"
+    T: ClassVar = VarConstraint("T", AnyTensor)
+    condition = operand_def(AnyTensor)
+    lhs = operand_def(T)
+    rhs = operand_def(T)
+    result = result_def(T)
+    traits = traits_def(Pure())
+    assembly_format = "$condition `,` $lhs `,` $rhs `:` type($condition) `,` type($lhs) attr-dict"
+
+    def __init__(self, condition: SSAValue, lhs: SSAValue, rhs: SSAValue):
+        super().__init__(operands=[condition, lhs, rhs], result_types=[lhs.type])
+
+    def verify_(self) -> None:
+        infer.check_element(self.name, self.lhs.type, infer.ELEMENTS)
+        wanted = infer.with_element(self.lhs.type, i1)
+        if self.condition.type != wanted:
+            raise VerifyException(
+                f"{self.name}: expected a condition {spell(wanted)}, "
+                f"got {spell(self.condition.type)}"
+            )
+
+
+@irdl_op_definition
+class CastOp(IRDLOperation):
+    """
+    Elements as another type.
+
+    A float becomes the integer towards zero, the nearest one that the type has where it is beyond,
+    and 0 for NaN; an integer wraps; i1 is whether it is not 0; other floats are rounded to nearest.
+    """
+
+    name = "mir.cast"
+    input = operand_def(AnyTensor)
+    result = result_def(AnyTensor)
+    traits = traits_def(Pure())
+    assembly_format = "$input `:` type($input) `->` type($result) attr-dict"
+
+    def __init__(self, input: SSAValue, element: Attribute):
+        super().__init__(operands=[input], result_types=[infer.with_element(input.type, element)])
+
+    def verify_(self) -> None:
+        for type_ in (self.input.type, self.result.type):
+            infer.check_element(self.name, type_, infer.ELEMENTS)
+        wanted = infer.with_element(self.input.type, element_of(self.result.type))
+        shapes.expect(self, self.result.type, wanted)
+
+
+# Reductions, norms and products
+
+
+@irdl_op_definition
+class ReduceOp(IRDLOperation):
+    """
+    Combines the elements along some axes, which the result lacks.
+
+    Of no elements the sum is 0, the product 1, the mean NaN, the maximum the least value of the
+    type. Of i1, `max` is whether any holds and `min` whether all do.
+    """
+
+    name = "mir.reduce"
+    kind = prop_def(ReduceAttr)
+    input = operand_def(AnyTensor)
+    axes = prop_def(DenseArrayBase.constr(i64))
+    custom_directives = (Numbers,)
+    result = result_def(AnyTensor)
+    traits = traits_def(Pure())
+    assembly_format = (
+        "$kind $input `axes` custom<Numbers>($axes) `:` type($input) `->` type($result) attr-dict"
+    )
+
+    def __init__(self, kind: ReduceKind, input: SSAValue, axes: Sequence[int]):
+        super().__init__(
+            operands=[input],
+            properties={"kind": ReduceAttr(kind), "axes": indices(axes)},
+            result_types=[infer.reduced("mir.reduce", input.type, axes)],
+        )
+
+    def verify_(self) -> None:
+        infer.check_element(self.name, self.input.type, (*infer.FLOATS, *infer.INTEGERS, i1))
+        element, kind = element_of(self.input.type), self.kind.data
+        if (kind is ReduceKind.MEAN and element not in infer.FLOATS) or (
+            element == i1 and kind not in (ReduceKind.MAX, ReduceKind.MIN)
+        ):
+            raise VerifyException(f"{self.name}: {kind} is not defined for {element}")
+        wanted = infer.reduced(self.name, self.input.type, numbers(self.axes))
+        shapes.expect(self, self.result.type, wanted)
+
+
+@irdl_op_definition
+class SoftmaxOp(IRDLOperation):
+    """exp(x - max x) / sum of it, over the last dimension."""
+
+    name = "mir.softmax"
+    T: ClassVar = VarConstraint("T", AnyTensor)
+    input = operand_def(T)
+    result = result_def(T)
+    traits = traits_def(Pure())
+    assembly_format = "$input `:` type($input) attr-dict"
+
+    def __init__(self, input: SSAValue):
+        super().__init__(operands=[input], result_types=[input.type])
+
+    def verify_(self) -> None:
+        infer.check_softmax(self.name, self.input.type)
+
+
+@irdl_op_definition
+class LayerNormOp(IRDLOperation):
+    """(x - mean) / sqrt(var + eps) * weight + bias, over the last dimension (Ba et al., 2016)."""
+
+    name = "mir.layer_norm"
+    T: ClassVar = VarConstraint("T", AnyTensor)
+    V: ClassVar = VarConstraint("V", AnyTensor)
+    input = operand_def(T)
+    weight = operand_def(V)
+    bias = operand_def(V)
+    eps = prop_def(FloatAttr[Float64Type])
+    custom_directives = (Number,)
+    result = result_def(T)
+    traits = traits_def(Pure())
+    assembly_format = (
+        "$input `,` $weight `,` $bias `eps` custom<Number>($eps) `:` type($input) `,`"
+        " type($weight) attr-dict"
+    )
+
+    def __init__(self, input: SSAValue, weight: SSAValue, bias: SSAValue, eps: float):
+        super().__init__(
+            operands=[input, weight, bias],
+            properties={"eps": f64_attr(eps)},
+            result_types=[input.type],
+        )
+
+    def verify_(self) -> None:
+        check_finite(self, "eps", self.eps)
+        infer.check_norm(self.name, self.input.type, self.weight.type)
+
+
+@irdl_op_definition
+class DotOp(IRDLOperation):
+    """
+    Matrix products: `[batch..., m, k] x [batch..., k, n] -> [batch..., m, n]`.
+
+    `lhs_t` and `rhs_t` say that the last two dimensions of a side are swapped.
+    """
+
+    name = "mir.dot"
+    lhs = operand_def(AnyTensor)
+    rhs = operand_def(AnyTensor)
+    lhs_t = opt_prop_def(UnitAttr)
+    rhs_t = opt_prop_def(UnitAttr)
+    result = result_def(AnyTensor)
+    traits = traits_def(Pure())
+    assembly_format = (
+        "$lhs (`lhs_t` $lhs_t^)? `,` $rhs (`rhs_t` $rhs_t^)? `:` type($lhs) `,` type($rhs) `->`"
+        " type($result) attr-dict"
+    )
+
+    def __init__(self, lhs: SSAValue, rhs: SSAValue, lhs_t: bool = False, rhs_t: bool = False):
+        super().__init__(
+            operands=[lhs, rhs],
+            properties={
+                "lhs_t": UnitAttr() if lhs_t else None,
+                "rhs_t": UnitAttr() if rhs_t else None,
+            },
+            result_types=[infer.dot("mir.dot", lhs.type, rhs.type, (lhs_t, rhs_t))],
+        )
+
+    @property
+    def transposed(self) -> tuple[bool, bool]:
+        """Return which sides are given with their last two dimensions swapped."""
+        return self.lhs_t is not None, self.rhs_t is not None
+
+    def verify_(self) -> None:
+        wanted = infer.dot(self.name, self.lhs.type, self.rhs.type, self.transposed)
+        shapes.expect(self, self.result.type, wanted)
+
+
+@irdl_op_definition
+class SdpaOp(IRDLOperation):
+    """
+    Scaled dot-product attention: softmax(q k^T * scale + mask) v (Vaswani et al., 2017).
+
+    `[batch..., heads, m, d], [batch..., kv_heads, n, d], [batch..., kv_heads, n, e] ->
+    [batch..., heads, m, e]`; query heads share the keys' heads in groups (Ainslie et al., 2023). A
+    mask `[batch..., m, n]` is added for every head; `causal` lets query i see the keys up to
+    i + n - m. A query that sees no key gives zeros.
+    """
+
+    name = "mir.sdpa"
+    query = operand_def(AnyTensor)
+    keys = operand_def(AnyTensor)
+    values = operand_def(AnyTensor)
+    mask = opt_operand_def(AnyTensor)
+    scale = prop_def(FloatAttr[Float64Type])
+    causal = opt_prop_def(UnitAttr)
+    custom_directives = (Number,)
+    result = result_def(AnyTensor)
+    traits = traits_def(Pure())
+    assembly_format = (
+        "$query `,` $keys `,` $values (`mask` $mask^ `:` type($mask))? `scale`"
+        " custom<Number>($scale) (`causal` $causal^)? `:` type($query) `,` type($keys) `,`"
+        " type($values) `->` type($result) attr-dict"
+    )
+
+    def __init__(
+        self,
+        query: SSAValue,
+        keys: SSAValue,
+        values: SSAValue,
+        scale: float,
+        mask: SSAValue | None = None,
+        causal: bool = False,
+    ):
+        super().__init__(
+            operands=[query, keys, values, mask],
+            properties={
+                "scale": f64_attr(scale),
+                "causal": UnitAttr() if causal else None,
+            },
+            result_types=[infer.sdpa("mir.sdpa", query.type, keys.type, values.type)],
+        )
+
+    def verify_(self) -> None:
+        check_finite(self, "scale", self.scale)
+        wanted = infer.sdpa(self.name, self.query.type, self.keys.type, self.values.type)
+        shapes.expect(self, self.result.type, wanted)
+        if self.mask is not None:
+            infer.check_mask(self.name, self.mask.type, self.query.type, self.keys.type)
+
+
+# Moves
+
+
+class _Move(IRDLOperation):
+    """Elements of one tensor in another order or shape, named by the result's type."""
+
+    input = operand_def(AnyTensor)
+    result = result_def(AnyTensor)
+    traits = traits_def(Pure())
+    assembly_format = "$input `:` type($input) `->` type($result) attr-dict"
+
+    def __init__(self, input: SSAValue, type: Attribute):
+        super().__init__(operands=[input], result_types=[type])
+
+
+@irdl_op_definition
+class ReshapeOp(_Move):
+    """The same elements in row-major order under another shape."""
+
+    name = "mir.reshape"
+
+    def verify_(self) -> None:
+        infer.check_element(self.name, self.input.type, infer.ELEMENTS)
+        infer.check_reshape(self.name, self.input.type, self.result.type)
+
+
+@irdl_op_definition
+class BroadcastOp(_Move):
+    """Repeats a tensor along new leading dimensions and dimensions of size 1."""
+
+    name = "mir.broadcast"
+
+    def verify_(self) -> None:
+        infer.check_element(self.name, self.input.type, infer.ELEMENTS)
+        infer.check_broadcast(self.name, self.input.type, self.result.type)
+
+
+@irdl_op_definition
+class TransposeOp(IRDLOperation):
+    """Axis i of the result is axis order[i] of the input."""
+
+    name = "mir.transpose"
+    input = operand_def(AnyTensor)
+    order = prop_def(DenseArrayBase.constr(i64))
+    custom_directives = (Numbers,)
+    result = result_def(AnyTensor)
+    traits = traits_def(Pure())
+    assembly_format = "$input custom<Numbers>($order) `:` type($input) `->` type($result) attr-dict"
+
+    def __init__(self, input: SSAValue, order: Sequence[int]):
+        super().__init__(
+            operands=[input],
+            properties={"order": indices(order)},
+            result_types=[infer.transposed("mir.transpose", input.type, order)],
+        )
+
+    def verify_(self) -> None:
+        infer.check_element(self.name, self.input.type, infer.ELEMENTS)
+        wanted = infer.transposed(self.name, self.input.type, numbers(self.order))
+        shapes.expect(self, self.result.type, wanted)
+
+
+@irdl_op_definition
+class SliceOp(IRDLOperation):
+    """Elements start, start + step, ... of each axis; the result's type says how many."""
+
+    name = "mir.slice"
+    input = operand_def(AnyTensor)
+    starts = prop_def(DenseArrayBase.constr(i64))
+    steps = prop_def(DenseArrayBase.constr(i64))
+    custom_directives = (Numbers,)
+    result = result_def(AnyTensor)
+    traits = traits_def(Pure())
+    assembly_format = (
+        "$input `starts` custom<Numbers>($starts) `steps` custom<Numbers>($steps) `:`"
+        " type($input) `->` type($result) attr-dict"
+    )
+
+    def __init__(
+        self, input: SSAValue, starts: Sequence[int], type: Attribute, steps: Sequence[int] = ()
+    ):
+        super().__init__(
+            operands=[input],
+            properties={
+                "starts": indices(starts),
+                "steps": indices(steps or [1] * len(starts)),
+            },
+            result_types=[type],
+        )
+
+    def verify_(self) -> None:
+        infer.check_element(self.name, self.input.type, infer.ELEMENTS)
+        starts, steps = numbers(self.starts), numbers(self.steps)
+        infer.check_slice(self.name, self.input.type, starts, steps, self.result.type)
+
+
+@irdl_op_definition
+class ConcatOp(IRDLOperation):
+    """Tensors one after the other along an axis."""
+
+    name = "mir.concat"
+    axis = prop_def(IntegerAttr[I64])
+    parts = var_operand_def(AnyTensor)
+    result = result_def(AnyTensor)
+    traits = traits_def(Pure())
+    assembly_format = "`axis` $axis `(` $parts `)` `:` functional-type($parts, $result) attr-dict"
+
+    def __init__(self, axis: int, parts: Sequence[SSAValue], type: Attribute):
+        super().__init__(operands=[parts], properties={"axis": i64_attr(axis)}, result_types=[type])
+
+    def verify_(self) -> None:
+        infer.check_element(self.name, self.result.type, infer.ELEMENTS)
+        types = [part.type for part in self.parts]
+        infer.check_concat(self.name, types, self.axis.value.data, self.result.type)
+
+
+@irdl_op_definition
+class GatherOp(IRDLOperation):
+    """Takes indices along an axis; an index beyond it means its first or last element."""
+
+    name = "mir.gather"
+    input = operand_def(AnyTensor)
+    ids = operand_def(AnyTensor)
+    axis = prop_def(IntegerAttr[I64])
+    result = result_def(AnyTensor)
+    traits = traits_def(Pure())
+    assembly_format = (
+        "$input `,` $ids `axis` $axis `:` type($input) `,` type($ids) `->` type($result) attr-dict"
+    )
+
+    def __init__(self, input: SSAValue, ids: SSAValue, axis: int):
+        super().__init__(
+            operands=[input, ids],
+            properties={"axis": i64_attr(axis)},
+            result_types=[infer.gathered("mir.gather", input.type, ids.type, axis)],
+        )
+
+    def verify_(self) -> None:
+        infer.check_element(self.name, self.input.type, infer.ELEMENTS)
+        axis = self.axis.value.data
+        wanted = infer.gathered(self.name, self.input.type, self.ids.type, axis)
+        shapes.expect(self, self.result.type, wanted)
+
+
+def tensor_of(value: SSAValue) -> TensorType[Attribute]:
+    """Return the type of a value that is a tensor."""
+    return cast(TensorType[Attribute], value.type)
+
+
+MAPS = (UnaryOp, BinaryOp, CompareOp, SelectOp, CastOp)
+"""Operations that make an element of the same places of their operands."""
+
+MOVES = (ReshapeOp, BroadcastOp, TransposeOp, SliceOp, ConcatOp, GatherOp)
+"""Operations that only bring elements to other places."""
+
+PRIMITIVES = (*MAPS, *MOVES, ConstantOp, IotaOp, ReduceOp, SoftmaxOp, LayerNormOp, DotOp, SdpaOp)
+"""Every tensor primitive."""
+
+ATTRIBUTES = [UnaryAttr, BinaryAttr, CompareAttr, ReduceAttr]
