@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from rlx.checks import integer
 from rlx.errors import RlxError
+from rlx.flow.profile import CompileProfile
 from rlx.flow.source import WeightSource
 from rlx.frontends.gguf import GgufFile
 from rlx.frontends.tokenizer import Tokenizer
@@ -53,9 +54,13 @@ class Model:
     config: Any
     source: WeightSource
     max_context: int
+    profile: CompileProfile | None
+    """How to compile both programs; None for what suits each."""
 
     def build(self, program: str) -> ModuleOp:
-        return self.family.build(self.config, self.source, program, self.max_context, CHUNK)
+        return self.family.build(
+            self.config, self.source, program, self.max_context, CHUNK, self.profile
+        )
 
     def key(self, program: str, target: Target) -> str:
         """Return the key of a compiled program: it covers all that can change its code."""
@@ -73,16 +78,18 @@ class Model:
             repr(tensors),
             self.max_context,
             CHUNK,
+            repr(self.profile),
         )
 
 
-def open_model(path: object, max_context: int | None) -> Model:
+def open_model(path: object, max_context: int | None, profile: object = None) -> Model:
     """
     Open and check a model's file.
 
     Raises RlxError for a file that is missing, malformed, or of an unsupported kind, and for a
     context that the model doesn't have.
     """
+    profile = CompileProfile.of(profile)
     if not isinstance(path, str | os.PathLike):
         raise RlxError(f"path: expected that of a GGUF file, got {path!r}")
     file = GgufFile.open(cast("str | os.PathLike[str]", path))
@@ -93,16 +100,18 @@ def open_model(path: object, max_context: int | None) -> Model:
     if max_context is None:
         max_context = min(limit, DEFAULT_CONTEXT)
     max_context = integer("max_context", max_context, 1, limit)
-    return Model(file, fam, config, GgufWeights(file), max_context)
+    return Model(file, fam, config, GgufWeights(file), max_context, profile)
 
 
-def compile_text(module: ModuleOp, target: Target) -> tuple[Manifest, str]:
+def compile_text(
+    module: ModuleOp, target: Target, profile: CompileProfile | None = None
+) -> tuple[Manifest, str]:
     """Lower a module of any level; return its manifest and its LLVM IR. The module is rewritten."""
     from rlx.lowering.extract import manifest_of
     from rlx.lowering.program import lower
     from rlx.passes.pipelines import run_to
 
-    run_to(module, "lir")
+    run_to(module, "lir", profile)
     return manifest_of(module), lower(module, target)
 
 
@@ -123,11 +132,13 @@ class Compiled(NamedTuple):
         return Compiled(Manifest.from_json(data[8:end].decode()), data[end:])
 
 
-def compile_program(module: ModuleOp, target: Target) -> Compiled:
+def compile_program(
+    module: ModuleOp, target: Target, profile: CompileProfile | None = None
+) -> Compiled:
     """Compile a module of any level to object code."""
     from rlx.runtime.jit import compile_object
 
-    manifest, text = compile_text(module, target)
+    manifest, text = compile_text(module, target, profile)
     return Compiled(manifest, compile_object(text, target))
 
 
@@ -137,7 +148,7 @@ def _compiled(model: Model, name: str, target: Target) -> Compiled:
     found = cache.get(key)
     if found is not None:
         return Compiled.from_bytes(found)
-    compiled = compile_program(model.build(name), target)
+    compiled = compile_program(model.build(name), target, model.profile)
     cache.put(key, compiled.to_bytes())
     return compiled
 
@@ -159,7 +170,7 @@ def _verify_plans(model: Model) -> None:
 
     for name in PROGRAMS:
         module = model.build(name)
-        run_to(module, "lir")
+        run_to(module, "lir", model.profile)
         problems = check_planned(module)
         if problems:
             raise RlxError(f"the plan of {name} is wrong, a defect of rlx: {'; '.join(problems)}")
@@ -184,8 +195,8 @@ def print_ir(model: Model, stage: str, program: str) -> str:
 
     module = model.build(program)
     if stage == "llvm":
-        return compile_text(module, Target.host())[1]
-    run_to(module, stage)
+        return compile_text(module, Target.host(), model.profile)[1]
+    run_to(module, stage, model.profile)
     return str(module) + "\n"
 
 
@@ -195,6 +206,7 @@ def load(
     threads: int | None = None,
     max_context: int | None = None,
     verify: bool = False,
+    profile: CompileProfile | str | os.PathLike[str] | None = None,
 ) -> LanguageModel:
     """
     Load a language model from a GGUF file and compile it for this machine.
@@ -202,13 +214,19 @@ def load(
     `precision`: today `exact`, `fast` and `auto` are the same: activations and products of f32
     accuracy, weights as they are in the file. `threads` is clamped to the CPUs that this process
     may use. `max_context` bounds prompt and answer together (default: the model's, up to 2048).
-    `verify` checks the memory plans first, by an analysis of its own.
+    `verify` checks the memory plans first, by an analysis of its own. `profile`, or the path of a
+    `*.rlx.toml` file, says which passes run, and how values are stored between operations.
     Raises RlxError for a file or an option that rlx can't serve.
     """
     started = time.perf_counter()
     if precision not in PRECISIONS:
         raise RlxError(f"precision: expected one of {', '.join(PRECISIONS)}, got {precision!r}")
-    model = open_model(path, max_context)
+    model = open_model(path, max_context, profile)
+    if precision == "exact" and model.profile is not None and model.profile.narrows:
+        raise RlxError(
+            "precision: exact stores every value as f32, but the profile asks for "
+            f"{model.profile.precision}: leave out one of the two"
+        )
     if verify:
         _verify_plans(model)
     from rlx.runtime.jit import Compilations

@@ -7,6 +7,7 @@ Programs as functions of numpy arrays: `rlx.compile` takes IR of any level, comp
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from numpy.typing import NDArray
 
 from rlx.driver import STAGES, compile_program, compile_text
 from rlx.errors import RlxError
+from rlx.flow.profile import CompileProfile
 from rlx.flow.source import MapWeights, WeightInfo, WeightSource
 from rlx.lowering.manifest import Io, Manifest
 from rlx.lowering.target import Target
@@ -38,6 +40,7 @@ _DTYPES = {
     "i64": np.int64,
     "i16": np.int16,
     "i8": np.int8,
+    "i1": np.bool_,
 }
 
 
@@ -46,13 +49,17 @@ def compile(
     weights: Mapping[str, Array] | WeightSource | None = None,
     threads: int | None = None,
     target: Target | str | None = None,
+    profile: CompileProfile | str | os.PathLike[str] | None = None,
 ) -> CompiledFunction:
     """
     Compile a program for this machine, or for a lesser CPU whose code it runs.
 
     `module` is a module of `hir`, `mir` or `lir`, or its text; it stays as it is. `weights` gives
     the weights by key: arrays, or a source. `threads` is clamped to the CPUs that this process may
-    use. Raises RlxError for IR that isn't valid, for a weight that is missing or not as declared,
+    use. `profile`, or the path of a `*.rlx.toml` file, says which passes run from HIR or MIR on,
+    which for a planned module are none.
+
+    Raises RlxError for IR that isn't valid, for a weight that is missing or not as declared,
     and for what no kernel computes.
     """
     if target is None or isinstance(target, str):
@@ -67,7 +74,7 @@ def compile(
         raise RlxError(f"weights: expected arrays by key, or a source, got {weights!r:.80}")
     if isinstance(weights, Mapping) or weights is None:
         weights = MapWeights(weights or {})
-    return CompiledFunction(build(module, target), weights, threads)
+    return CompiledFunction(build(module, target, CompileProfile.of(profile)), weights, threads)
 
 
 @dataclass(frozen=True)
@@ -81,9 +88,10 @@ class Built:
     code: bytes
     written: frozenset[str]
     """Inputs that a step writes: they are given copies."""
+    profile: CompileProfile | None
 
 
-def build(module: ModuleOp | str, target: Target) -> Built:
+def build(module: ModuleOp | str, target: Target, profile: CompileProfile | None = None) -> Built:
     """Compile a module or a text; see `compile`."""
     from xdsl.utils.exceptions import VerifyException
 
@@ -92,10 +100,10 @@ def build(module: ModuleOp | str, target: Target) -> Built:
     module = _checked(module)
     planned = module.clone()
     try:
-        manifest, code = compile_program(planned, target)
+        manifest, code = compile_program(planned, target, profile)
     except VerifyException as e:
         raise _user_error(e) from e
-    return Built(module, target, manifest, code, written_inputs(planned))
+    return Built(module, target, manifest, code, written_inputs(planned), profile)
 
 
 def _checked(module: ModuleOp | str) -> ModuleOp:
@@ -103,6 +111,7 @@ def _checked(module: ModuleOp | str) -> ModuleOp:
     from xdsl.dialects.builtin import ModuleOp
     from xdsl.utils.exceptions import VerifyException
 
+    from rlx.dialects.levels import stage_of
     from rlx.passes.diagnostics import verify
     from rlx.passes.source import context, parse
     from rlx.passes.verify_plan import check_planned
@@ -114,7 +123,7 @@ def _checked(module: ModuleOp | str) -> ModuleOp:
         module = parse(context(), module.encode(), "module")
     else:
         module = module.clone()
-    stage = _stage_of(module)
+    stage = stage_of(module)
     try:
         verify(module)
         verify_stage(module, stage)
@@ -125,16 +134,6 @@ def _checked(module: ModuleOp | str) -> ModuleOp:
     if problems:
         raise RlxError("\n  ".join(["the plan of the module is not sound:", *problems]))
     return module
-
-
-def _stage_of(module: ModuleOp) -> str:
-    """Return the level of a module: that of the operations in it."""
-    from rlx.dialects import lir, mir
-
-    if any(isinstance(op, lir.ProgramOp) for op in module.ops):
-        return "lir"
-    lowered = any(isinstance(op, tuple(mir.Mir.operations)) for op in module.walk())
-    return "mir" if lowered else "hir"
 
 
 def _user_error(error: Exception) -> RlxError:
@@ -178,17 +177,18 @@ class CompiledFunction:
 
         Raises RlxError for a stage before the one that the program was given in.
         """
+        from rlx.dialects.levels import stage_of
         from rlx.passes.pipelines import run_to
 
-        given = _stage_of(self._built.module)
+        given = stage_of(self._built.module)
         reachable = STAGES[STAGES.index(given) :]
         if stage not in reachable:
             raise RlxError(f"stage: expected one of {', '.join(reachable)}, got {stage!r}")
         module = self._built.module.clone()
         if stage == "llvm":
-            return compile_text(module, self._built.target)[1]
+            return compile_text(module, self._built.target, self._built.profile)[1]
         if stage != given:
-            run_to(module, stage)
+            run_to(module, stage, self._built.profile)
         return str(module) + "\n"
 
     def reset(self) -> None:

@@ -26,7 +26,7 @@ def _parse(text: str) -> ModuleOp:
     from xdsl.utils.exceptions import ParseError, VerifyException
 
     from rlx.dialects.graph import ProgramOp
-    from rlx.flow.context import stage_of
+    from rlx.dialects.levels import stage_of
     from rlx.passes.diagnostics import verify
     from rlx.passes.source import context
     from rlx.passes.verify_stage import verify_stage
@@ -46,7 +46,7 @@ class HirModule:
 
     def __init__(self, module: ModuleOp) -> None:
         """Take a module of HIR. Raises RlxError for one of another level."""
-        from rlx.flow.context import stage_of
+        from rlx.dialects.levels import stage_of
 
         if stage_of(module) != "hir":
             raise RlxError(f"expected a module of hir, got one of {stage_of(module)}")
@@ -283,7 +283,7 @@ class GraphModule:
     def from_ir(cls, module: ModuleOp | str) -> GraphModule:
         """Take a module of IR at whatever level it is."""
         from rlx.dialects.graph import ProgramOp
-        from rlx.flow.context import stage_of
+        from rlx.dialects.levels import stage_of
 
         module = _parse(module) if isinstance(module, str) else module
         if any(isinstance(op, ProgramOp) for op in module.ops) or stage_of(module) == "lir":

@@ -344,3 +344,18 @@ def spell(type_: Attribute) -> str:
         return str(type_)
     packed = "packed " if isinstance(element_of(type_), PackedType) else ""
     return f"[{dims}] {packed}{format_of(type_)}"
+
+
+def element_bytes(type_: Attribute) -> int:
+    """Return the bytes of one element of a tensor that is not a weight."""
+    element = str(element_of(type_))
+    if element not in _BYTES:
+        raise VerifyException(
+            f"expected elements of one of {', '.join(_BYTES)}, got {spell(type_)}"
+        )
+    return _BYTES[element]
+
+
+_BYTES = {
+    "f64": 8, "f32": 4, "f16": 2, "bf16": 2, "i64": 8, "i32": 4, "i16": 2, "i8": 1, "i1": 1,
+}  # fmt: skip

@@ -180,8 +180,9 @@ def sdpa(what: str, query: Attribute, keys: Attribute, values: Attribute) -> Ten
     fits = fits and q[-1] == k[-1] and k[-3:-1] == v[-3:-1]
     same = element_of(query) == element_of(keys) == element_of(values)
     heads, kv_heads = (d[-3] if len(d) >= 3 else 0 for d in (q, k))
-    numbers = isinstance(heads, int) and isinstance(kv_heads, int)
-    whole = numbers and kv_heads > 0 and heads % kv_heads == 0
+    whole = False
+    if isinstance(heads, int) and isinstance(kv_heads, int):
+        whole = kv_heads > 0 and heads % kv_heads == 0
     if not (fits and same and whole):
         raise VerifyException(
             f"{what}: expected a query [batch..., heads, m, d], keys [batch..., kv_heads, n, d] and"

@@ -39,7 +39,7 @@ from xdsl.traits import IsolatedFromAbove, NoTerminator, Pure, SymbolOpInterface
 from xdsl.utils.exceptions import VerifyException
 from xdsl.utils.str_enum import StrEnum
 
-from rlx.dialects import shapes
+from rlx.dialects import infer, shapes
 from rlx.dialects.common import PhaseAttr, PhaseKind, dims_of
 from rlx.dialects.mir import YieldOp
 from rlx.dialects.ops import AnyTensor, StateRole, StateRoleAttr, i64_attr
@@ -474,6 +474,57 @@ class LoopOp(IRDLOperation):
         _check_layers(self.name, self.first, self.last)
 
 
+def _check_region(what: str, block: Block) -> None:
+    if block.args:
+        raise VerifyException(f"{what}: expected regions without arguments")
+
+
+@irdl_op_definition
+class IfOp(IRDLOperation):
+    """Every thread reads the condition, one i1, and runs the launches of one region."""
+
+    name = "lir.if"
+    condition = operand_def(AnyTensor)
+    then = region_def("single_block")
+    otherwise = region_def("single_block")
+    traits = traits_def(NoTerminator())
+    assembly_format = (
+        "$condition `:` type($condition) $then `else` $otherwise attr-dict-with-keyword"
+    )
+
+    def __init__(self, condition: SSAValue, then: Block, otherwise: Block):
+        super().__init__(operands=[condition], regions=[Region(then), Region(otherwise)])
+
+    def verify_(self) -> None:
+        infer.check_scalar(self.name, self.condition.type)
+        for region in self.regions:
+            _check_region(self.name, region.block)
+
+
+@irdl_op_definition
+class WhileOp(IRDLOperation):
+    """
+    Runs `test`, whose launches make the condition, then `body` and again, while it holds.
+
+    Every thread reads the condition, one i1, after each run of `test`.
+    """
+
+    name = "lir.while"
+    condition = operand_def(AnyTensor)
+    test = region_def("single_block")
+    body = region_def("single_block")
+    traits = traits_def(NoTerminator())
+    assembly_format = "$condition `:` type($condition) $test `do` $body attr-dict-with-keyword"
+
+    def __init__(self, condition: SSAValue, test: Block, body: Block):
+        super().__init__(operands=[condition], regions=[Region(test), Region(body)])
+
+    def verify_(self) -> None:
+        infer.check_scalar(self.name, self.condition.type)
+        for region in self.regions:
+            _check_region(self.name, region.block)
+
+
 Lir = Dialect(
     "lir",
     [
@@ -490,6 +541,8 @@ Lir = Dialect(
         LaunchOp,
         BarrierOp,
         LoopOp,
+        IfOp,
+        WhileOp,
     ],
     [],
 )

@@ -74,15 +74,16 @@ from rlx.dialects.primitives import (
     TransposeOp,
     UnaryOp,
 )
+from rlx.dialects.sequence import SCANS, GatedDeltaNetOp
 
 __all__ = [
-    "CONTROL", "ELEMENTWISE", "KINDS", "MAPS", "MOVES", "PHASE", "PRIMITIVES", "AppendOp",
+    "CONTROL", "ELEMENTWISE", "KINDS", "MAPS", "MOVES", "PHASE", "PRIMITIVES", "SCANS", "AppendOp",
     "AttentionOp", "BinaryOp", "BroadcastOp", "CastOp", "CompareOp", "ConcatOp", "ConstantOp",
-    "DotOp", "EmbeddingOp", "FirstRowsOp", "GatherOp", "IfOp", "IotaOp", "KernelOp", "LastRowsOp",
-    "LayerNormOp", "LoadStateOp", "LoadWeightOp", "MatmulOp", "Mir", "PackOp", "ReduceOp",
-    "RepeatOp", "ReshapeOp", "RmsNormOp", "RopeOp", "RopeTableOp", "SampleOp", "SdpaOp", "SelectOp",
-    "SliceOp", "SoftmaxOp", "TransposeOp", "UnaryOp", "WhileOp", "YieldOp", "captures", "kind_of",
-    "kind_of_kernel",
+    "DotOp", "EmbeddingOp", "FirstRowsOp", "GatedDeltaNetOp", "GatherOp", "IfOp", "IotaOp",
+    "KernelOp", "LastRowsOp", "LayerNormOp", "LoadStateOp", "LoadWeightOp", "MatmulOp", "Mir",
+    "PackOp", "ReduceOp", "RepeatOp", "ReshapeOp", "RmsNormOp", "RopeOp", "RopeTableOp", "SampleOp",
+    "SdpaOp", "SelectOp", "SliceOp", "SoftmaxOp", "TransposeOp", "UnaryOp", "WhileOp", "YieldOp",
+    "captures", "kind_of", "kind_of_kernel",
 ]  # fmt: skip
 
 PHASE = "phase"
@@ -111,6 +112,11 @@ class PackOp(IRDLOperation):
     def __init__(self, input: SSAValue, plain: bool = False):
         type_ = input.type if plain else self.packed(input.type)
         super().__init__(operands=[input], result_types=[type_])
+
+    @property
+    def panels(self) -> bool:
+        """Return whether the result is in panels for products."""
+        return isinstance(element_of(self.result.type), PackedType)
 
     @staticmethod
     def packed(type_: Attribute) -> TensorType[Attribute]:
@@ -313,6 +319,7 @@ KINDS: dict[type[Operation], OpKind] = {
     LayerNormOp: OpKind.LAYER_NORM,
     DotOp: OpKind.DOT_GENERAL,
     SdpaOp: OpKind.ATTENTION,
+    GatedDeltaNetOp: OpKind.GATED_DELTA_NET,
     ReshapeOp: OpKind.RESHAPE,
     BroadcastOp: OpKind.EXPAND,
     TransposeOp: OpKind.TRANSPOSE,
@@ -327,6 +334,13 @@ KINDS: dict[type[Operation], OpKind] = {
     RepeatOp: OpKind.FUSED_TRANSFORMER_LAYER,
 }
 
+KINDS_BY_NAME = {
+    "signal.fft": OpKind.FFT,
+    "signal.welch_peaks": OpKind.WELCH_PEAKS,
+    "signal.log_mel": OpKind.LOG_MEL,
+}
+"""Kinds of operations of dialects that are not loaded with this one."""
+
 
 def kind_of(op: Operation) -> OpKind:
     """Return the contract's kind of a MIR operation; a kernel has that of its heaviest one."""
@@ -334,7 +348,7 @@ def kind_of(op: Operation) -> OpKind:
         return OpKind.MATMUL if format_of(op.weight.type) == "f32" else OpKind.DEQUANT_MATMUL
     if isinstance(op, KernelOp):
         return kind_of_kernel(op.ops)
-    return KINDS.get(type(op), OpKind.CUSTOM)
+    return KINDS.get(type(op)) or KINDS_BY_NAME.get(op.name, OpKind.CUSTOM)
 
 
 def kind_of_kernel(ops: Iterable[Operation]) -> OpKind:

@@ -130,6 +130,7 @@ class ReduceKind(StrEnum):
     PROD = "prod"
 
 
+FLOAT_UNARY = tuple(k for k in UnaryKind if k is not UnaryKind.NOT)
 INTEGER_UNARY = (UnaryKind.NEG, UnaryKind.ABS, UnaryKind.SIGN, UnaryKind.NOT)
 FLOAT_BINARY = tuple(BinaryKind)[:9]
 INTEGER_BINARY = tuple(k for k in BinaryKind if k not in (BinaryKind.POW, BinaryKind.ATAN2))
@@ -280,8 +281,7 @@ class UnaryOp(IRDLOperation):
         )
 
     def verify_(self) -> None:
-        floats = [k for k in UnaryKind if k != UnaryKind.NOT]
-        _check_kind(self, self.input.type, floats, INTEGER_UNARY, [UnaryKind.NOT])
+        _check_kind(self, self.input.type, FLOAT_UNARY, INTEGER_UNARY, [UnaryKind.NOT])
 
 
 @irdl_op_definition

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 from xdsl.dialects.builtin import (
-    ArrayAttr,
-    DictionaryAttr,
     ModuleOp,
     StringAttr,
     TensorType,
-    bf16,
-    f16,
     f32,
 )
 from xdsl.dialects.func import FuncOp, ReturnOp
@@ -24,60 +20,27 @@ from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
 from xdsl.utils.exceptions import VerifyException
 
 from rlx.dialects import hir
-from rlx.dialects.common import FORMATS, QuantType, dims_of, spell, tensor
+from rlx.dialects.common import DimDef, dims_of, spell, tensor
+from rlx.dialects.levels import stage_of
 from rlx.dialects.ops import StateRole
 from rlx.errors import RlxError
+from rlx.flow.declare import close, named, rank, symbol_of, weight_type
 from rlx.flow.profile import CompileProfile
-from rlx.flow.source import LAYER, WeightInfo, WeightSource
+from rlx.flow.source import LAYER, WeightSource
 from rlx.flow.state import FlowState, FlowValue, HirNodeId, Shape
 
 PAST = "past"
 """The dimension that counts the positions before this step."""
 KEYS = "keys"
 """The dimension that counts the positions that attention sees: `past` and this step's rows."""
-
-_FLOATS: dict[str, Attribute] = {"f32": f32, "f16": f16, "bf16": bf16}
+ORIGIN = "origin"
+"""The dimension that is 0, for a program whose first row is at position 0."""
 
 
 class FlowStage(Protocol):
     """A piece of a model: builds HIR that makes a value of a value."""
 
     def emit(self, ctx: FlowCtx, x: FlowValue) -> FlowValue: ...
-
-
-def stage_of(module: ModuleOp) -> str:
-    """
-    Return the level of a module: `hir`, `mir` or `lir`.
-
-    HIR is what holds an operation of HIR, or nothing yet; declarations of weights and state belong
-    to every level.
-    """
-    found = "hir"
-    for op in module.walk():
-        dialect = op.name.partition(".")[0]
-        if dialect == "hir" and not isinstance(op, hir.WeightOp | hir.StateOp):
-            return "hir"
-        if dialect in ("mir", "lir") and found != "lir":
-            found = dialect
-    return found
-
-
-def weight_type(key: str, info: WeightInfo) -> TensorType[Attribute]:
-    """Return the type of a weight in its own format. Raises RlxError for an unknown format."""
-    if info.format not in FORMATS:
-        raise RlxError(
-            f"weight {key!r}: the format {info.format!r} is not supported: "
-            f"expected one of {', '.join(FORMATS)}"
-        )
-    element = _FLOATS.get(info.format)
-    return tensor(info.shape, element or QuantType(StringAttr(info.format)))
-
-
-def symbol_of(key: str) -> str:
-    """Return a symbol for a weight's key: `blk.{layer}.attn_q.weight` gives `attn_q`."""
-    stem = key.rpartition(f"{LAYER}.")[2].removesuffix(".weight")
-    symbol = re.sub(r"\W+", "_", stem, flags=re.ASCII).strip("_")
-    return symbol if symbol and not symbol[0].isdigit() else f"w_{symbol}"
 
 
 @dataclass
@@ -91,7 +54,7 @@ class _Scope:
 
 @dataclass(frozen=True)
 class Outlined:
-    """A function made of a stage: what to pass after the carried value, and its families' keys."""
+    """A function made of a stage: what to pass after the carried values, and its families' keys."""
 
     function: str
     captured: list[SSAValue]
@@ -101,7 +64,8 @@ class Outlined:
 @dataclass
 class FlowCtx:
     """
-    Builds one program. `params` receives the data of parameters (f32, by name).
+    Builds one program. `params` receives the data of parameters (f32, by name); `dims` holds the
+    dimensions that the program declares.
 
     Values live in the function being built: what `FlowState` caches is that function's own.
     """
@@ -111,6 +75,9 @@ class FlowCtx:
     weights: WeightSource
     profile: CompileProfile = field(default_factory=CompileProfile)
     state: FlowState = field(default_factory=FlowState)
+    dims: dict[str, DimDef] = field(default_factory=dict[str, DimDef])
+    layer: int | None = field(default=None, init=False)
+    """The layer that is built in line, by `Unroll`; a repeated layer has none of its own."""
     _main: _Scope = field(default_factory=_Scope, init=False)
     _scope: _Scope = field(init=False)
     _symbols: dict[str, Operation] = field(default_factory=dict[str, Operation], init=False)
@@ -168,6 +135,27 @@ class FlowCtx:
         except VerifyException as error:
             raise RlxError(f"{stage}: {error}") from error
 
+    @contextmanager
+    def in_line(self, layer: int) -> Generator[None]:
+        """Build a layer as part of the program: `{layer}` in the keys of weights is its number."""
+        if self.layer is not None or self._scope.layer is not None:
+            raise RlxError("expected no layers within a layer")
+        self.layer = layer
+        try:
+            yield
+        finally:
+            self.layer = None
+
+    @property
+    def repeated(self) -> bool:
+        """Return whether what is built is a function that stands for many layers."""
+        return self._scope.layer is not None
+
+    def origin(self) -> str:
+        """Return the name of the dimension that is 0, which is declared when first asked for."""
+        self.dims.setdefault(ORIGIN, DimDef(ORIGIN, 0, 0))
+        return ORIGIN
+
     def input(self, name: str, shape: Shape, element: Attribute = f32) -> FlowValue:
         """Add an argument to the program."""
         self.hir()
@@ -189,6 +177,7 @@ class FlowCtx:
         layers, and a key that `load_param` has made f32.
         """
         self.hir()
+        key = self._in_line(key)
         loaded = self.state.loaded_weights.get(key)
         if loaded is not None:
             return FlowValue(loaded, dims_of(loaded.type))
@@ -210,6 +199,7 @@ class FlowCtx:
         source raises, and RlxError for a key with `{layer}`: parameters belong to no layer.
         """
         self.hir()
+        key = self._in_line(key)
         cache_key = f"{key}\0t" if transpose else key
         if cache_key in self.state.loaded_params:
             return self.state.loaded_params[cache_key]
@@ -247,6 +237,17 @@ class FlowCtx:
         """Return an f32 parameter `[length]` of zeros."""
         return self.synth_param(name, np.zeros(length, np.float32), (length,))
 
+    def synth_ones(self, name: str, length: int) -> HirNodeId:
+        """Return an f32 parameter `[length]` of ones."""
+        return self.synth_param(name, np.ones(length, np.float32), (length,))
+
+    def stream(self, name: str) -> FlowValue:
+        """Return a stream. Raises RlxError where none of this name was stored."""
+        if name not in self.state.streams:
+            known = ", ".join(self.state.streams) or "none"
+            raise RlxError(f"expected a stream {name!r}, the streams are: {known}")
+        return self.state.streams[name]
+
     def append(
         self, state: str, role: StateRole, capacity: int, head_dim: int, x: FlowValue
     ) -> FlowValue:
@@ -266,34 +267,43 @@ class FlowCtx:
             raise RlxError(f"state @{state} is declared as '{old}', not as '{new}'")
         return self.insert(hir.AppendOp(x.id, state, PAST, tensor([KEYS, width])), state)
 
-    def outline(self, name: str, layer: int, stage: FlowStage, x: FlowValue) -> Outlined:
+    def outline(
+        self, name: str, layer: int, stage: FlowStage, x: FlowValue, streams: Sequence[str] = ()
+    ) -> Outlined:
         """
-        Make a private function of a stage: of `x`, and of the outer values that the stage uses.
+        Make a private function of a stage: of `x`, the streams, and outer values that it uses.
 
-        `layer` stands for the layers that the function serves. Raises RlxError if the stage
-        gives another type than it takes, or repeats layers itself.
+        It gives the next `x` and streams; `layer` stands for the layers that the function serves.
+        Raises RlxError if the stage gives other types than it takes, or repeats layers itself.
         """
-        if self._scope.layer is not None:
+        if self.repeated or self.layer is not None:
             raise RlxError(f"{stage}: expected no repeat of layers within a layer")
         name = self._free(name)
         outer_scope, outer_state = self._scope, self.state
-        block = Block(arg_types=[x.id.type])
-        block.args[0].name_hint = "x"
+        outer = [x, *(outer_state.streams[s] for s in streams)]
+        block = Block(arg_types=[value.id.type for value in outer])
         self._scope, self.state = _Scope(block, name, layer), outer_state.inner()
+        inner = [FlowValue(arg, v.shape) for arg, v in zip(block.args, outer, strict=True)]
+        for hint, value in zip(("x", *streams), inner, strict=True):
+            value.id.name_hint = hint
+        self.state.streams.update(zip(streams, inner[1:], strict=True))
         try:
-            y = self.apply(stage, FlowValue(block.args[0], x.shape))
+            y = self.apply(stage, inner[0])
+            given = [y.id, *(self.state.streams[s].id for s in streams)]
             keys = [key for key in self.state.loaded_weights if LAYER in key]
         finally:
             self._scope, self.state = outer_scope, outer_state
-        if y.id.type != x.id.type:
-            raise RlxError(
-                f"{stage}: expected a layer to give {spell(x.id.type)}, as it takes, "
-                f"got {spell(y.id.type)}"
-            )
-        block.add_op(ReturnOp(y.id))
-        captured = _close(block)
+        for value, result in zip(outer, given, strict=True):
+            if result.type != value.id.type:
+                raise RlxError(
+                    f"{stage}: expected a layer to give {spell(value.id.type)}, as it takes, "
+                    f"got {spell(result.type)}"
+                )
+        block.add_op(ReturnOp(*given))
+        captured = close(block)
         types = [arg.type for arg in block.args]
-        function = FuncOp(name, (types, [y.id.type]), Region(block), visibility="private")
+        signature = (types, [result.type for result in given])
+        function = FuncOp(name, signature, Region(block), visibility="private")
         self._declare(name, function)
         return Outlined(name, captured, keys)
 
@@ -302,9 +312,13 @@ class FlowCtx:
         block = self._main.block
         block.add_op(ReturnOp(*outputs.values()))
         types = [arg.type for arg in block.args], [value.type for value in outputs.values()]
-        arg_attrs, res_attrs = _names(self.state.inputs), _names(outputs)
+        arg_attrs, res_attrs = named(self.state.inputs), named(outputs)
         main = FuncOp("main", types, Region(block), arg_attrs=arg_attrs, res_attrs=res_attrs)
         self._declare("main", main)
+
+    def _in_line(self, key: str) -> str:
+        """Return a key with the number of the layer that is built in line, if one is."""
+        return key if self.layer is None else key.replace(LAYER, str(self.layer))
 
     def _member(self, key: str) -> str:
         """Return a key with the number of the layer that stands for all."""
@@ -352,37 +366,8 @@ class FlowCtx:
         """Put a symbol in its place in the module: weights, states, functions, @main."""
         self._symbols[symbol] = op
         block = self.hir().body.block
-        after = next((o for o in block.ops if _rank(o) > _rank(op)), None)
+        after = next((o for o in block.ops if rank(o) > rank(op)), None)
         if after is None:
             block.add_op(op)
         else:
             block.insert_op_before(op, after)
-
-
-def _rank(op: Operation) -> int:
-    kinds = (hir.WeightOp, hir.StateOp, FuncOp)
-    return next((i for i, kind in enumerate(kinds) if isinstance(op, kind)), len(kinds))
-
-
-def _names(names: Sequence[str] | Mapping[str, object]) -> ArrayAttr[DictionaryAttr]:
-    return ArrayAttr(DictionaryAttr({"rlx.name": StringAttr(name)}) for name in names)
-
-
-def _close(block: Block) -> list[SSAValue]:
-    """Make arguments of the outer values that a block uses; return them in order of first use."""
-    inside: set[SSAValue] = set(block.args)
-    arguments: dict[SSAValue, SSAValue] = {}
-    for op in block.walk():
-        for i, operand in enumerate(op.operands):
-            if operand in inside:
-                continue
-            if operand not in arguments:
-                argument = block.insert_arg(operand.type, len(block.args))
-                argument.name_hint = operand.name_hint
-                arguments[operand] = argument
-            op.operands[i] = arguments[operand]
-        inside.update(op.results)
-        for region in op.regions:
-            for inner in region.blocks:
-                inside.update(inner.args)
-    return list(arguments)

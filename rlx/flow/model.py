@@ -14,9 +14,9 @@ from rlx.dialects.common import DIMS, Dim, DimDef, DimTableAttr
 from rlx.dialects.lir import ADVANCE, CARRY
 from rlx.errors import RlxError
 from rlx.flow.context import FlowCtx, FlowStage
+from rlx.flow.layers import Repeat
 from rlx.flow.profile import CompileProfile
 from rlx.flow.source import ChainWeights, MapWeights, WeightSource
-from rlx.flow.stages import Repeat
 from rlx.flow.state import HirNodeId, Shape
 
 
@@ -108,6 +108,7 @@ class ModelFlow:
         stage has named.
         """
         ctx = FlowCtx.define(self.name, weights, profile)
+        ctx.dims.update(self._dims)
         if not self._inputs or not self._outputs:
             raise RlxError(f"flow {self.name!r}: expected at least one input and one output")
         x, *_ = [ctx.input(*given) for given in self._inputs]
@@ -115,7 +116,7 @@ class ModelFlow:
             x = ctx.apply(stage, x)
         ctx.finish({name: self._named(ctx, name) for name in self._outputs})
         attributes = ctx.module.attributes
-        attributes[DIMS] = DimTableAttr.of(self._dims.values())
+        attributes[DIMS] = DimTableAttr.of(ctx.dims.values())
         for key, links in ((CARRY, self._carry), (ADVANCE, self._advance)):
             if links:
                 attributes[key] = DictionaryAttr({k: StringAttr(v) for k, v in links.items()})

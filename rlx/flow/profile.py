@@ -6,11 +6,14 @@ import os
 import tomllib
 from dataclasses import dataclass, field, is_dataclass
 from pathlib import Path
-from typing import Literal, TypeVar, cast, get_args, get_type_hints
+from typing import Literal, TypeAlias, TypeVar, cast, get_args, get_type_hints
 
 from rlx.errors import RlxError
 
 T = TypeVar("T")
+
+Skip: TypeAlias = bool | tuple[str, ...]
+"""The fusion passes that don't run: all of them, none, or those named."""
 
 
 @dataclass(frozen=True)
@@ -18,14 +21,15 @@ class FusionOptions:
     """
     Which fused operations are made.
 
-    `direct` emits fused operations where the author named them, `fusable` emits primitives for
-    the fusion passes. `assert_clean` makes a fusion that was missed an error; `skip` fuses nothing.
+    By the policy `direct` stages emit the operations that are named in HIR, by `fusable` what the
+    fusion passes may join. `target` names the gate that decides whether a fusion pays, `auto` that
+    of the backend. `assert_clean` makes a fusion that was missed an error.
     """
 
     policy: Literal["direct", "fusable"] = "fusable"
     target: str = "auto"
     assert_clean: bool = False
-    skip: bool = False
+    skip: Skip = False
 
 
 @dataclass(frozen=True)
@@ -54,6 +58,11 @@ class CompileProfile:
     precision: PrecisionOptions = field(default_factory=PrecisionOptions)
     backend: str = "cpu"
 
+    @property
+    def narrows(self) -> bool:
+        """Return whether values may be stored in fewer bits than f32 has."""
+        return self.precision != PrecisionOptions()
+
     @staticmethod
     def prefill() -> CompileProfile:
         """Return the preset for reading prompts: fused operations as the author named them."""
@@ -63,6 +72,15 @@ class CompileProfile:
     def decode() -> CompileProfile:
         """Return the preset for writing tokens: primitives, for the fusion passes to join."""
         return CompileProfile(FusionOptions(policy="fusable"))
+
+    @staticmethod
+    def of(given: object) -> CompileProfile | None:
+        """Return a profile as it is, that of a TOML file by its path, or None for None."""
+        if given is None or isinstance(given, CompileProfile):
+            return given
+        if not isinstance(given, str | os.PathLike):
+            raise RlxError(f"profile: expected a CompileProfile or a path, got {given!r:.80}")
+        return CompileProfile.from_toml(cast("str | os.PathLike[str]", given))
 
     @staticmethod
     def from_toml(path: str | os.PathLike[str]) -> CompileProfile:
@@ -95,6 +113,8 @@ def _value(kind: type, value: object, where: str) -> object:
         if not isinstance(value, dict):
             raise RlxError(f"{where}: expected a table, got {value!r}")
         return _from_table(kind, cast(dict[str, object], value), f"{where}.")
+    if kind == Skip:
+        return _skip(value, where)
     choices = get_args(kind)
     if choices and value not in choices:
         raise RlxError(f"{where}: expected one of {', '.join(choices)}, got {value!r}")
@@ -102,3 +122,12 @@ def _value(kind: type, value: object, where: str) -> object:
         wanted = "true or false" if kind is bool else "a string"
         raise RlxError(f"{where}: expected {wanted}, got {value!r}")
     return value
+
+
+def _skip(value: object, where: str) -> Skip:
+    if isinstance(value, bool):
+        return value
+    names = cast(list[object], value) if isinstance(value, list) else [None]
+    if not all(isinstance(name, str) for name in names):
+        raise RlxError(f"{where}: expected names of passes, or true or false, got {value!r}")
+    return tuple(cast(list[str], names))

@@ -1,27 +1,29 @@
 """
-The stages that models are composed of.
+The stages that models of every kind are composed of.
 
 A stage is a frozen dataclass: what it is made of, and `emit`, which builds its HIR. Weights are
-named by the keys of the source; a key with `{layer}` is a layer's own.
+named by the keys of the source; a key with `{layer}` is a layer's own. `docs/flow.md` lists all
+stages; those of attention, decoders, encoders, streams and delta nets are in files of their own.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
 from dataclasses import dataclass
-from itertools import groupby
 
-from xdsl.ir import Operation
+from xdsl.dialects.builtin import i32
 
 from rlx.dialects import hir, mir
-from rlx.dialects.common import Dim, tensor
-from rlx.dialects.ops import StateRole
+from rlx.dialects.common import Dim, element_of, spell, tensor
 from rlx.dialects.primitives import BinaryKind, UnaryKind
 from rlx.errors import RlxError
-from rlx.flow.context import PAST, FlowCtx, FlowStage
-from rlx.flow.source import LAYER, WeightInfo
+from rlx.flow import tensors
+from rlx.flow.context import FlowCtx, FlowStage
 from rlx.flow.state import FlowValue
+
+ZEROS = "zeros"
+"""The name of the parameter that `ZeroBeta` makes, followed by its length."""
+ONES = "ones"
+"""The name of the parameter that scales nothing, followed by its length."""
 
 
 @dataclass(frozen=True)
@@ -50,56 +52,16 @@ class Named:
 
 
 @dataclass(frozen=True)
-class Emit:
-    """The escape hatch: appends any operation; `ctx` gives weights, state and inputs."""
+class Activation:
+    """An element-wise function of x."""
 
-    ctx: FlowCtx
-
-    def __call__(self, op: Operation, hint: str | None = None) -> FlowValue:
-        return self.ctx.insert(op, hint)
-
-
-@dataclass(frozen=True)
-class Custom:
-    """A stage made of a function that emits operations of its own."""
-
-    build: Callable[[Emit, FlowValue], FlowValue]
+    kind: UnaryKind
 
     def emit(self, ctx: FlowCtx, x: FlowValue) -> FlowValue:
-        return self.build(Emit(ctx), x)
+        return tensors.unary(ctx, self.kind, x)
 
 
-@dataclass(frozen=True)
-class Repeat:
-    """
-    A stage for each of `count` layers, each layer taking what the one before gives.
-
-    The stage becomes one function, called once for each layer. Where the weights of layers differ
-    in shape or format, each run of equal layers gets a function of its own.
-    """
-
-    count: int
-    stage: FlowStage
-    name: str = "layer"
-
-    def emit(self, ctx: FlowCtx, x: FlowValue) -> FlowValue:
-        if self.count < 1:
-            raise RlxError(f"Repeat: expected at least one layer, got {self.count}")
-        outlined = ctx.outline(self.name, 0, self.stage, x)
-        keys = outlined.keys
-
-        def signature(layer: int) -> list[WeightInfo]:
-            return [ctx.weights.info(key.replace(LAYER, str(layer))) for key in keys]
-
-        for _, group in groupby(range(self.count), signature):
-            layers = list(group)
-            first, last = layers[0], layers[-1] + 1
-            if first > 0:
-                outlined = ctx.outline(self.name, first, self.stage, x)
-            arguments = [x.id, *outlined.captured]
-            x = ctx.insert(hir.RepeatOp(outlined.function, first, last, arguments, 1), "x")
-        ctx.state.hidden_shape = x.shape
-        return x
+# Tables and rows
 
 
 @dataclass(frozen=True)
@@ -117,18 +79,110 @@ class Embed:
 
 
 @dataclass(frozen=True)
-class RopeTables:
-    """Leaves tables of rotary embedding, `[positions, n_rot]`, to attention; passes x through."""
+class EmbedScale:
+    """x times a number: Gemma multiplies what it embeds by sqrt(d)."""
 
-    base: float
-    positions: int
-    n_rot: int
+    scale: float
 
     def emit(self, ctx: FlowCtx, x: FlowValue) -> FlowValue:
-        tables = hir.RopeTableOp(self.base, self.positions, self.n_rot)
-        ctx.insert(tables, "cos")
-        tables.sin.name_hint = "sin"
-        ctx.state.rope_cos, ctx.state.rope_sin = tables.cos, tables.sin
+        return tensors.binary(ctx, BinaryKind.MUL, x, self.scale, "x")
+
+
+@dataclass(frozen=True)
+class GatherFromInput:
+    """
+    Rows chosen by the ids of an input, `[n] i32`: those of the table `key`, or else of x.
+
+    Gives `[n, d]`. An id beyond the rows of x means its first or last one.
+    """
+
+    input: str
+    key: str | None = None
+
+    def emit(self, ctx: FlowCtx, x: FlowValue) -> FlowValue:
+        ids = _input(ctx, self.input)
+        if self.key is not None:
+            return ctx.insert(hir.EmbeddingOp(ids.id, ctx.load_weight(self.key).id))
+        return ctx.insert(mir.GatherOp(x.id, ids.id, 0))
+
+
+@dataclass(frozen=True)
+class GatherAdd:
+    """
+    x plus the rows of a table: those of an input's ids `[rows] i32`, or row i for row i of x.
+
+    Without an input these are learned positions, and the table has a row for each of x.
+    """
+
+    key: str
+    input: str | None = None
+
+    def emit(self, ctx: FlowCtx, x: FlowValue) -> FlowValue:
+        table = ctx.load_weight(self.key)
+        if self.input is not None:
+            ids = _input(ctx, self.input)
+        else:
+            ids = tensors.iota(ctx, x.shape[:1], 0)
+        rows = ctx.insert(hir.EmbeddingOp(ids.id, table.id))
+        if rows.shape != x.shape:
+            raise RlxError(f"{self}: expected rows {list(x.shape)}, got {spell(rows.id.type)}")
+        return tensors.binary(ctx, BinaryKind.ADD, x, rows)
+
+
+def _input(ctx: FlowCtx, name: str) -> FlowValue:
+    """Return an input of indices by name."""
+    if name not in ctx.state.inputs:
+        known = ", ".join(ctx.state.inputs) or "none"
+        raise RlxError(f"expected an input {name!r}, the inputs are: {known}")
+    value = FlowValue(*ctx.state.inputs[name])
+    if element_of(value.id.type) != i32:
+        raise RlxError(f"input {name!r}: expected i32, got {spell(value.id.type)}")
+    return value
+
+
+@dataclass(frozen=True)
+class LastRows:
+    """The last rows of x: `[rows, d] -> [out, d]`, `out` a number or a dimension up to rows."""
+
+    out: Dim
+
+    def emit(self, ctx: FlowCtx, x: FlowValue) -> FlowValue:
+        if x.shape[0] == self.out:
+            return x
+        type_ = tensor([self.out, *x.shape[1:]])
+        return ctx.insert(hir.LastRowsOp(x.id, type_), "last")
+
+
+@dataclass(frozen=True)
+class GatherLastToken:
+    """The last row of x: `[rows, d] -> [1, d]`."""
+
+    def emit(self, ctx: FlowCtx, x: FlowValue) -> FlowValue:
+        return LastRows(1).emit(ctx, x)
+
+
+@dataclass(frozen=True)
+class Columns:
+    """Some columns of x, `[rows, n] -> [rows, width]`: a part of what a joint product gives."""
+
+    start: int
+    width: int
+
+    def emit(self, ctx: FlowCtx, x: FlowValue) -> FlowValue:
+        return tensors.part(ctx, x, 1, self.start, self.width)
+
+
+# Norms
+
+
+@dataclass(frozen=True)
+class ZeroBeta:
+    """Leaves f32 zeros `[length]` to the norms that have no bias of their own; passes x through."""
+
+    length: int
+
+    def emit(self, ctx: FlowCtx, x: FlowValue) -> FlowValue:
+        ctx.state.zero_beta = ctx.synth_zeros(f"{ZEROS}.{self.length}", self.length)
         return x
 
 
@@ -145,14 +199,70 @@ class RmsNorm:
 
 
 @dataclass(frozen=True)
-class Linear:
-    """`[rows, k] -> [rows, n]` by a weight `[n, k]`, in the weight's own format."""
+class GemmaRmsNorm:
+    """Root-mean-square norm scaled by 1 + weight, as Gemma's own files store it."""
 
     key: str
+    eps: float
+
+    def emit(self, ctx: FlowCtx, x: FlowValue) -> FlowValue:
+        weight = tensors.vector(ctx, self.key)
+        (d,) = weight.shape
+        assert isinstance(d, int)
+        one = ctx.synth_ones(f"{ONES}.{d}", d)
+        norm = ctx.insert(hir.RmsNormOp(x.id, one, self.eps))
+        scale = tensors.binary(ctx, BinaryKind.ADD, weight, 1.0)
+        return tensors.binary(ctx, BinaryKind.MUL, norm, scale, "norm")
+
+
+@dataclass(frozen=True)
+class LayerNorm:
+    """Norm to mean 0 and variance 1 over the last dimension; without a bias, by zeros."""
+
+    key: str
+    bias: str | None = None
+    eps: float = 1e-5
+
+    def emit(self, ctx: FlowCtx, x: FlowValue) -> FlowValue:
+        weight = tensors.vector(ctx, self.key)
+        bias = self._zeros(ctx, weight) if self.bias is None else tensors.vector(ctx, self.bias)
+        return ctx.insert(mir.LayerNormOp(x.id, weight.id, bias.id, self.eps), "norm")
+
+    def _zeros(self, ctx: FlowCtx, weight: FlowValue) -> FlowValue:
+        zeros = ctx.state.zero_beta
+        if zeros is None or ctx.node_shape(zeros) != weight.shape:
+            (length,) = weight.shape
+            assert isinstance(length, int)
+            zeros = ctx.synth_zeros(f"{ZEROS}.{length}", length)
+        return ctx.wrap(zeros, weight.shape)
+
+
+# Products and sums
+
+
+@dataclass(frozen=True)
+class Linear:
+    """`[rows, k] -> [rows, n]` by a weight `[n, k]` in its own format, and a bias `[n]` or none."""
+
+    key: str
+    bias: str | None = None
     hint: str = "y"
 
     def emit(self, ctx: FlowCtx, x: FlowValue) -> FlowValue:
-        return ctx.insert(hir.LinearOp(x.id, ctx.load_weight(self.key).id), self.hint)
+        y = ctx.insert(hir.LinearOp(x.id, ctx.load_weight(self.key).id), self.hint)
+        if self.bias is None:
+            return y
+        return tensors.binary(ctx, BinaryKind.ADD, y, tensors.vector(ctx, self.bias), self.hint)
+
+
+@dataclass(frozen=True)
+class LayerScale:
+    """x times a weight for each feature (Touvron et al., 2021)."""
+
+    key: str
+
+    def emit(self, ctx: FlowCtx, x: FlowValue) -> FlowValue:
+        return tensors.binary(ctx, BinaryKind.MUL, x, tensors.vector(ctx, self.key))
 
 
 @dataclass(frozen=True)
@@ -181,106 +291,7 @@ class ResidualAdd:
         return ctx.insert(mir.BinaryOp(BinaryKind.ADD, skip, x.id), "sum")
 
 
-@dataclass(frozen=True)
-class SwiGlu:
-    """(silu(x @ gate^T) * (x @ up^T)) @ down^T, of three weights by key."""
-
-    up: str
-    gate: str
-    down: str
-
-    def emit(self, ctx: FlowCtx, x: FlowValue) -> FlowValue:
-        up, gate, down = (ctx.load_weight(key).id for key in (self.up, self.gate, self.down))
-        return ctx.insert(hir.GluOp(UnaryKind.SILU, x.id, up, gate, down), "ffn")
-
-
-@dataclass(frozen=True)
-class SelfAttention:
-    """
-    Causal attention of x `[rows, d]` on the positions so far, with rotary embedding.
-
-    Appends the rows' keys and values to the states `k_cache` and `v_cache`, so that the same
-    stage serves prompts and single tokens. Needs `RopeTables` before it. `query`, `key`, `value`
-    and `output` are weights by key; how many heads there are follows from their shapes.
-    """
-
-    query: str
-    key: str
-    value: str
-    output: str
-    head_dim: int
-    capacity: int
-
-    def emit(self, ctx: FlowCtx, x: FlowValue) -> FlowValue:
-        cos, sin = ctx.state.rope_cos, ctx.state.rope_sin
-        if cos is None or sin is None:
-            raise RlxError("SelfAttention: expected RopeTables before it")
-
-        def rotate(y: FlowValue, hint: str) -> FlowValue:
-            return ctx.insert(hir.RopeOp(y.id, cos, sin, PAST, self.head_dim), hint)
-
-        q = Linear(self.query, "q").emit(ctx, x)
-        k = Linear(self.key, "k").emit(ctx, x)
-        v = Linear(self.value, "v").emit(ctx, x)
-        q, k = rotate(q, "q_rot"), rotate(k, "k_rot")
-        keys = ctx.append("k_cache", StateRole.KEYS, self.capacity, self.head_dim, k)
-        values = ctx.append("v_cache", StateRole.VALUES, self.capacity, self.head_dim, v)
-        scale = 1 / math.sqrt(self.head_dim)
-        attention = hir.AttentionOp(q.id, keys.id, values.id, self.head_dim, scale)
-        return Linear(self.output, "o").emit(ctx, ctx.insert(attention, "attn"))
-
-
-@dataclass(frozen=True)
-class LlamaDecodeLayer:
-    """
-    A decoder layer of Llama (Touvron et al., 2023), with weights named as GGUF files name them.
-
-    x + attention(norm(x)), then x + swiglu(norm(x)).
-    """
-
-    head_dim: int
-    capacity: int
-    eps: float
-    prefix: str = f"blk.{LAYER}."
-
-    def emit(self, ctx: FlowCtx, x: FlowValue) -> FlowValue:
-        def key(name: str) -> str:
-            return f"{self.prefix}{name}.weight"
-
-        heads = (key(f"attn_{name}") for name in ("q", "k", "v", "output"))
-        ffn = (key(f"ffn_{name}") for name in ("up", "gate", "down"))
-        stages = (
-            ResidualSave(),
-            RmsNorm(key("attn_norm"), self.eps),
-            SelfAttention(*heads, head_dim=self.head_dim, capacity=self.capacity),
-            ResidualAdd(),
-            ResidualSave(),
-            RmsNorm(key("ffn_norm"), self.eps),
-            SwiGlu(*ffn),
-            ResidualAdd(),
-        )
-        return Sequence(stages).emit(ctx, x)
-
-
-@dataclass(frozen=True)
-class LastRows:
-    """The last rows of x: `[rows, d] -> [out, d]`, `out` a number or a dimension up to rows."""
-
-    out: Dim
-
-    def emit(self, ctx: FlowCtx, x: FlowValue) -> FlowValue:
-        if x.shape[0] == self.out:
-            return x
-        type_ = tensor([self.out, *x.shape[1:]])
-        return ctx.insert(hir.LastRowsOp(x.id, type_), "last")
-
-
-@dataclass(frozen=True)
-class GatherLastToken:
-    """The last row of x: `[rows, d] -> [1, d]`."""
-
-    def emit(self, ctx: FlowCtx, x: FlowValue) -> FlowValue:
-        return LastRows(1).emit(ctx, x)
+# Heads
 
 
 @dataclass(frozen=True)
@@ -297,14 +308,20 @@ class LmHead:
 
 
 @dataclass(frozen=True)
+class LogitSoftcap:
+    """c * tanh(x / c), which bounds logits by c."""
+
+    cap: float
+
+    def emit(self, ctx: FlowCtx, x: FlowValue) -> FlowValue:
+        return tensors.softcap(ctx, x, self.cap)
+
+
+@dataclass(frozen=True)
 class Sample:
     """Draws a token `[1] i32` from the last row of logits; `params` is an input `[8] i32`."""
 
     params: str = "sampling"
 
     def emit(self, ctx: FlowCtx, x: FlowValue) -> FlowValue:
-        if self.params not in ctx.state.inputs:
-            known = ", ".join(ctx.state.inputs) or "none"
-            raise RlxError(f"Sample: expected an input {self.params!r}, the inputs are: {known}")
-        params, _ = ctx.state.inputs[self.params]
-        return ctx.insert(hir.SampleOp(x.id, params), "id")
+        return ctx.insert(hir.SampleOp(x.id, _input(ctx, self.params).id), "id")

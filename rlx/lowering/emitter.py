@@ -11,10 +11,24 @@ Loops and branches take Python functions for their bodies and thread carried val
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TypeAlias
 
 from rlx.lowering.target import Target
 from rlx.lowering.values import Index, Value, i32, i64, mangle, vec
+
+Lines: TypeAlias = "list[str | Lines]"
+"""Lines of text in order; a list among them holds lines that are written later."""
+
+
+@dataclass
+class Gap:
+    """A place among instructions where more may be written later: see `Function.gap`."""
+
+    lines: Lines
+    block: str
 
 
 class Module:
@@ -93,7 +107,7 @@ class Function:
         self.target = module.target
         self.name = name
         self.params = [Value(type_, f"%{param}") for type_, param in params]
-        self._lines: list[str] = ["entry:"]
+        self._lines: Lines = ["entry:"]
         self._allocas: list[str] = []
         self._scratch: dict[str, int] = {}
         self._block = "entry"
@@ -111,8 +125,8 @@ class Function:
             f"  %scratch.{name} = alloca [{size} x i8], align 64"
             for name, size in self._scratch.items()
         ]
-        body = [self._lines[0], *self._allocas, *scratch, *self._lines[1:]]
-        return "\n".join([self._head, *body, "}"])
+        first, *rest = _flat(self._lines)
+        return "\n".join([self._head, first, *self._allocas, *scratch, *rest, "}"])
 
     # Raw instructions
 
@@ -136,6 +150,24 @@ class Function:
     def _label(self, stem: str) -> str:
         self._next += 1
         return f"{stem}{self._next}"
+
+    def gap(self) -> Gap:
+        """Leave a place here, whose code runs before all that follows it."""
+        gap = Gap([], self._block)
+        after = self._label("after")
+        self._lines.append(gap.lines)
+        self.line(f"br label %{after}")
+        self._start_block(after)
+        return gap
+
+    @contextmanager
+    def writing_in(self, gap: Gap) -> Generator[None]:
+        """Write at the end of a gap, loops and branches too, then go on where it was left."""
+        outer = self._lines, self._block
+        self._lines, self._block = gap.lines, gap.block
+        yield
+        gap.block = self._block
+        self._lines, self._block = outer
 
     def binary(self, opcode: str, a: Value, b: Index) -> Value:
         """Emit `opcode a, b`; an integer `b` becomes a constant of a's type."""
@@ -334,6 +366,18 @@ class Function:
             "masked.store", "void", a, pointer, mask, align=align, suffixes=[a.type, "ptr"]
         )
 
+    def load_gathered(self, element: str, pointer: Value, offsets: Value, mask: Value) -> Value:
+        """Load pointer[offset], in elements, of the lanes whose mask bit is set, zero elsewhere."""
+        lanes = offsets.lanes
+        size = {"double": 8, "float": 4}.get(element) or int(element[1:]) // 8
+        text = f"getelementptr {element}, ptr {pointer.name}, {offsets.type} {offsets.name}"
+        addresses = self._emit(vec(lanes, "ptr"), text)
+        type_ = vec(lanes, element)
+        return self.intrinsic(
+            "masked.gather", type_, addresses, mask, self.zero(type_), align=min(size, 4),
+            suffixes=[type_, addresses.type],
+        )  # fmt: skip
+
     # Atomics. Integers are naturally aligned, `order` is LLVM's: monotonic, acquire, release, ...
 
     def load_atomic(self, type_: str, pointer: Value, order: str = "acquire") -> Value:
@@ -398,7 +442,7 @@ class Function:
             suffixes = [] if stem.startswith("x86.") else [result]
         name = ".".join([f"llvm.{stem}", *map(mangle, suffixes)])
         self.module.declare(name, result, [a.type for a in args])
-        pointer = next((i for i, a in enumerate(args) if a.type == "ptr"), -1)
+        pointer = next((i for i, a in enumerate(args) if a.element == "ptr"), -1)
         attribute = f" align {align}" if align else ""
         spelled = [
             f"{a.type}{attribute if i == pointer else ''} {a.name}" for i, a in enumerate(args)
@@ -487,3 +531,11 @@ class Function:
             self._emit(x.type, f"phi {x.type} [ {x.name}, %{a_block} ], [ {y.name}, %{b_block} ]")
             for x, y in zip(a, b, strict=True)
         ]
+
+
+def _flat(lines: Lines) -> Iterator[str]:
+    for line in lines:
+        if isinstance(line, str):
+            yield line
+        else:
+            yield from _flat(line)

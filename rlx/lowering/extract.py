@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from math import prod
 
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.ir import Operation
 
 from rlx.dialects import lir, mir
-from rlx.dialects.common import DimTable, PhaseKind, dims_of, element_of, format_of
+from rlx.dialects.common import (
+    DimTable,
+    PackedType,
+    PhaseKind,
+    dims_of,
+    element_bytes,
+    element_of,
+    format_of,
+)
 from rlx.errors import RlxError
 from rlx.lowering.bounds import bounds_of
 from rlx.lowering.formats import packed_bytes
@@ -21,6 +30,7 @@ def manifest_of(module: ModuleOp) -> Manifest:
     if program is None:
         raise RlxError("expected a planned module with a lir.program: run plan-lir first")
     kernels = {k.sym_name.data: k for k in module.ops if isinstance(k, lir.KernelOp)}
+    weights = {op.sym_name.data for op in module.ops if isinstance(op, lir.WeightOp)}
     ops = list(program.body.block.ops)
     launched = [(turns, op) for turns, op in _launches(ops) if _in_step(op)]
     return Manifest(
@@ -30,7 +40,7 @@ def manifest_of(module: ModuleOp) -> Manifest:
         arena_lower_bound_bytes=program.lower_bound.value.data,
         state_bytes=program.state_size.value.data,
         weight_segment_bytes=program.weights_size.value.data,
-        weight_bytes_per_step=sum(n * _weight_bytes(op, kernels) for n, op in launched),
+        weight_bytes_per_step=sum(n * _weight_bytes(op, kernels, weights) for n, op in launched),
         barriers_per_step=_barriers(ops) + (lir.CARRY in module.attributes),
         launches_per_step=sum(n for n, _ in launched),
         kernels=len(kernels),
@@ -52,13 +62,14 @@ def manifest_of(module: ModuleOp) -> Manifest:
 
 
 def _launches(ops: Iterable[Operation]) -> Iterator[tuple[int, lir.LaunchOp]]:
-    """Give each launch with how often a step runs it."""
+    """Give each launch with how often a step runs it: both branches, a `lir.while` once."""
     for op in ops:
         if isinstance(op, lir.LaunchOp):
             yield 1, op
-        elif isinstance(op, lir.LoopOp):
-            turns = op.last.value.data - op.first.value.data
-            yield from ((turns * n, inner) for n, inner in _launches(op.body.block.ops))
+            continue
+        turns = op.last.value.data - op.first.value.data if isinstance(op, lir.LoopOp) else 1
+        for region in op.regions:
+            yield from ((turns * n, inner) for n, inner in _launches(region.block.ops))
 
 
 def _in_step(op: lir.LaunchOp) -> bool:
@@ -73,27 +84,26 @@ def _barriers(ops: Iterable[Operation]) -> int:
             launched = launched or _in_step(op)
         elif isinstance(op, lir.BarrierOp):
             total += launched
-        elif isinstance(op, lir.LoopOp):
-            turns = op.last.value.data - op.first.value.data
-            inner = list(op.body.block.ops)
-            if any(_in_step(launch) for _, launch in _launches(inner)):
-                total += turns * sum(isinstance(o, lir.BarrierOp) for o in inner)
-                launched = True
+        elif any(_in_step(launch) for _, launch in _launches([op])):
+            turns = op.last.value.data - op.first.value.data if isinstance(op, lir.LoopOp) else 1
+            total += turns * sum(isinstance(o, lir.BarrierOp) for o in op.walk())
+            launched = True
     return total
 
 
-def _weight_bytes(op: lir.LaunchOp, kernels: dict[str, lir.KernelOp]) -> int:
+def _weight_bytes(op: lir.LaunchOp, kernels: dict[str, lir.KernelOp], weights: set[str]) -> int:
     """Return the bytes of weights that a launch reads: of a table, those of one row."""
     body = kernels[op.kernel.root_reference.data].body.block
     gathers = any(isinstance(inner, mir.EmbeddingOp) for inner in body.ops)
     total = 0
     for value in op.ins:
         dims = [d for d in dims_of(value.type) if isinstance(d, int)]
-        if not isinstance(value.owner, lir.RefOp) or not str(element_of(value.type)).startswith(
-            "!hir.packed"
-        ):
+        ref = value.owner
+        if not isinstance(ref, lir.RefOp) or ref.symbol.root_reference.data not in weights:
             continue
-        if len(dims) == 1:
+        if not isinstance(element_of(value.type), PackedType):
+            total += prod(dims) * element_bytes(value.type)
+        elif len(dims) == 1:
             total += dims[0] * 4
         else:
             size = packed_bytes(format_of(value.type), dims[0], dims[1])

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from math import prod
 
 from xdsl.ir import Operation, SSAValue
 
 from rlx.dialects import lir, mir
-from rlx.dialects.common import DimTable, dims_of, format_of, spell
+from rlx.dialects.common import DimTable, dims_of, element_bytes, format_of, spell
 from rlx.errors import RlxError
 from rlx.lowering.abi import COUNTER_OFFSET, KERNEL
 from rlx.lowering.attention import (
@@ -26,9 +27,9 @@ from rlx.lowering.kv_cache import Attention
 from rlx.lowering.rope import emit_rope_table
 from rlx.lowering.rows import emit_rms_norm, load_chunk, row_map, store_chunk
 from rlx.lowering.sampling import emit_sample, sample_scratch_bytes
+from rlx.lowering.scan import emit_gated_delta_net
 from rlx.lowering.target import PANEL
 from rlx.lowering.values import Value, i64
-from rlx.lowering.vmath import emit_binary, emit_unary
 
 EPILOGUE = (*mir.ELEMENTWISE, mir.RopeOp, mir.AppendOp)
 
@@ -119,10 +120,24 @@ def _family(body: Body) -> Callable[[Body], None]:
         return emit_attention
     if len(body.ops) == 1 and body.ops[0].__class__ in _SINGLE:
         return _SINGLE[body.ops[0].__class__]
-    if kinds <= set(mir.ELEMENTWISE):
-        return emit_elementwise
+    if mir.DotOp in kinds and kinds <= set(mir.PRIMITIVES):
+        from rlx.lowering.dot import emit_dot
+
+        return emit_dot
+    if mir.SdpaOp in kinds and kinds <= set(mir.PRIMITIVES):
+        from rlx.lowering.sdpa import emit_sdpa
+
+        return emit_sdpa
+    if kinds <= set(mir.PRIMITIVES):
+        from rlx.lowering.tensor_program import emit_tensor_program
+
+        return emit_tensor_program
     if kinds <= set(EPILOGUE):
         return emit_panel_rows
+    if len(body.ops) == 1 and body.ops[0].name in mir.KINDS_BY_NAME:
+        from rlx.lowering.signal import generator
+
+        return generator(body.ops[0])
     names = ", ".join(op.name for op in body.ops)
     raise RlxError(f"no kernel family computes {names} in one launch: fuse less, or one at a time")
 
@@ -238,42 +253,6 @@ def _state(body: Body, value: SSAValue) -> Value:
     return body.pointers[rows.input]
 
 
-def emit_elementwise(body: Body) -> None:
-    """Element-wise operations, or none (a copy), on tensors of one shape, whatever it is."""
-    f = body.f
-    types = {v.type for v in [*body.block.args, *body.yielded]}
-    # A copy moves four bytes of whatever they are.
-    known = ("f32",) if body.ops else ("f32", "i32")
-    if len(types) != 1 or format_of(next(iter(types))) not in known:
-        raise RlxError(
-            "element-wise: expected tensors of one shape of f32 in a kernel, got "
-            + ", ".join(spell(t) for t in types)
-        )
-    count = i64(1)
-    for dim in dims_of(next(iter(types))):
-        count = f.mul(count, body.size(dim))
-    chunks = f.udiv(f.add(count, PANEL - 1), PANEL)
-
-    def chunk(c: Value) -> None:
-        start = f.mul(c, PANEL)
-        left = f.cast("trunc", f.umin(f.sub(count, start), PANEL), "i32")
-        lanes = f.vector("i32", range(PANEL))
-        mask = f.icmp("slt", lanes, f.splat(left, PANEL))
-        values: dict[SSAValue, Value] = {
-            v: load_chunk(f, p, start, mask) for v, p in body.pointers.items()
-        }
-        for op in body.ops:
-            if isinstance(op, mir.UnaryOp):
-                values[op.result] = emit_unary(f, str(op.kind.data), values[op.input])
-            elif isinstance(op, mir.BinaryOp):
-                a, b = values[op.lhs], values[op.rhs]
-                values[op.result] = emit_binary(f, str(op.kind.data), a, b)
-        for out, value in zip(body.outs, body.yielded, strict=True):
-            store_chunk(f, values[value], out, start, mask)
-
-    body.for_rows(chunks, chunk)
-
-
 def emit_panel_rows(body: Body) -> None:
     """Rotations and appends, with element-wise operations, by rows and panels."""
     f = body.f
@@ -365,6 +344,10 @@ def _emit_pack(body: Body) -> None:
     assert isinstance(op, mir.PackOp)
     f, dims, name = body.f, dims_of(op.input.type), format_of(op.input.type)
     source, out = body.pointers[op.input], body.outs[0]
+    if not op.panels:
+        count = prod(d for d in dims if isinstance(d, int))
+        _copy_bytes(body, source, out, count * element_bytes(op.input.type))
+        return
     k = width_of(op.input)
     if len(dims) == 1 and name == "f32":
         body.on_first_thread(
@@ -378,6 +361,15 @@ def _emit_pack(body: Body) -> None:
     emit_pack(f, name, source, out, body.size(dims[0]), k, body.tid, body.threads)
 
 
+def _copy_bytes(body: Body, source: Value, out: Value, size: int) -> None:
+    """Copy bytes that may lie anywhere, each thread its part."""
+    f = body.f
+    first, last = (f.mul(part, 64) for part in body.share(i64(-(-size // 64))))
+    last = f.umin(last, size)
+    arguments = f.at(out, first), f.at(source, first), f.sub(last, first), Value("i1", "false")
+    f.intrinsic("memcpy", "void", *arguments, suffixes=["ptr", "ptr", "i64"])
+
+
 _SINGLE: dict[type[Operation], Callable[[Body], None]] = {
     mir.RmsNormOp: _emit_norm,
     mir.EmbeddingOp: _emit_embedding,
@@ -385,4 +377,5 @@ _SINGLE: dict[type[Operation], Callable[[Body], None]] = {
     mir.LastRowsOp: _emit_last_rows,
     mir.SampleOp: _emit_sample,
     mir.PackOp: _emit_pack,
+    mir.GatedDeltaNetOp: emit_gated_delta_net,
 }

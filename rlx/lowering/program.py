@@ -7,7 +7,7 @@ state and the epilogue, several times where the program carries an output on as 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -209,8 +209,12 @@ class _Job:
                     self.launched = True
                 case lir.BarrierOp() if self.launched:
                     self.wait()
-                case lir.LoopOp() if any(launch.job is job for launch in _launches(op)):
+                case lir.LoopOp() if _runs_in(op, job):
                     self._loop(op, job, known)
+                case lir.IfOp() if _runs_in(op, job):
+                    self._if(op, job, known, layer)
+                case lir.WhileOp() if _runs_in(op, job):
+                    self._while(op, job, known, layer)
                 case _:
                     pass
 
@@ -227,6 +231,35 @@ class _Job:
             return []
 
         self.f.for_(first, last, 1, [], body)
+
+    def _if(
+        self, op: lir.IfOp, job: lir.Job, known: dict[SSAValue, Value], layer: Value | None
+    ) -> None:
+        def side(block: Block) -> list[Value]:
+            self._block(block, job, dict(known), layer)
+            return []
+
+        holds = self._holds(op.condition, known, layer)
+        self.f.if_(holds, lambda: side(op.then.block), lambda: side(op.otherwise.block))
+
+    def _while(
+        self, op: lir.WhileOp, job: lir.Job, known: dict[SSAValue, Value], layer: Value | None
+    ) -> None:
+        def test(_: list[Value]) -> Value:
+            inner = dict(known)
+            self._block(op.test.block, job, inner, layer)
+            return self._holds(op.condition, inner, layer)
+
+        def turn(_: list[Value]) -> list[Value]:
+            self._block(op.body.block, job, dict(known), layer)
+            return []
+
+        self.f.while_([], test, turn)
+
+    def _holds(self, value: SSAValue, known: dict[SSAValue, Value], layer: Value | None) -> Value:
+        """Read a condition, a byte that is not 0 where it holds."""
+        byte = self.f.load("i8", self._address(value, known, layer), align=1)
+        return self.f.icmp("ne", byte, 0)
 
     def _launch(self, op: lir.LaunchOp, known: dict[SSAValue, Value], layer: Value | None) -> None:
         buffers = [*op.ins, *op.outs, *([op.scratch] if op.scratch is not None else [])]
@@ -279,5 +312,5 @@ class _Job:
         return self.f.load("ptr", self.f.at(array, op.index.value.data, 8), align=8)
 
 
-def _launches(op: lir.LoopOp) -> Iterable[lir.LaunchOp]:
-    return (inner for inner in op.body.block.ops if isinstance(inner, lir.LaunchOp))
+def _runs_in(op: Operation, job: lir.Job) -> bool:
+    return any(isinstance(o, lir.LaunchOp) and o.job is job for o in op.walk())

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from rlx.errors import RlxError
+from rlx.flow.profile import CompileProfile
 from rlx.flow.source import LAYER, WeightSource
 from rlx.frontends.gguf import GgufFile
 
@@ -209,6 +210,7 @@ def build(
     program: Literal["prefill", "decode"],
     max_context: int,
     chunk: int = 512,
+    profile: CompileProfile | None = None,
 ) -> ModuleOp:
     """
     Return a program of the model in HIR.
@@ -217,7 +219,8 @@ def build(
     of logits, and `logits`, and share the states `k_cache` and `v_cache`, with room for
     `max_context` positions, rounded up to 16. `past` positions are there already. `prefill` takes
     up to `chunk` tokens and gives logits `[out, vocab]` of the last `out` of them; `decode` takes
-    one and gives `[1, vocab]`. Raises RlxError for sizes out of range.
+    one and gives `[1, vocab]`. `profile` is that of the program's kind unless one is given. Raises
+    RlxError for sizes out of range.
     """
     if program not in ("prefill", "decode"):
         raise RlxError(f"expected the program prefill or decode, got {program!r}")
@@ -232,9 +235,10 @@ def build(
     from xdsl.dialects.builtin import i32
 
     from rlx.flow import stages
+    from rlx.flow.attention import RopeTables
     from rlx.flow.context import KEYS, PAST
+    from rlx.flow.decoder import LlamaDecodeLayer, LlamaDecoder
     from rlx.flow.model import ModelFlow
-    from rlx.flow.profile import CompileProfile
 
     decode = program == "decode"
     capacity = -(-max_context // _STEP) * _STEP
@@ -246,10 +250,9 @@ def build(
     out = seq if decode else flow.dim("out", 0, min(chunk, max_context))
     flow.input("tokens", (seq,), i32).input("sampling", (8,), i32)
     flow.stage(stages.Embed("token_embd.weight"))
-    flow.stage(stages.RopeTables(config.rope_base, capacity, config.n_rot))
-    flow.repeat_layers(
-        config.layers, stages.LlamaDecodeLayer(config.head_dim, capacity, config.eps)
-    )
+    flow.stage(RopeTables(config.rope_base, capacity, config.n_rot))
+    layer = LlamaDecodeLayer(config.head_dim, capacity, config.eps)
+    flow.stage(LlamaDecoder(config.layers, layer))
     flow.stage(stages.LastRows(out))
     flow.stage(stages.RmsNorm("output_norm.weight", config.eps))
     flow.stage(stages.Named("logits", stages.LmHead(None if config.tied else "output.weight")))
@@ -257,5 +260,5 @@ def build(
     flow.output("id").output("logits")
     if decode:
         flow.carry("tokens", "id").advance(PAST, "seq")
-    profile = CompileProfile.decode() if decode else CompileProfile.prefill()
-    return flow.build(source, profile).module
+    preset = CompileProfile.decode() if decode else CompileProfile.prefill()
+    return flow.build(source, profile or preset).module

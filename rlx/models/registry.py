@@ -10,6 +10,7 @@ from rlx.errors import RlxError
 if TYPE_CHECKING:
     from xdsl.dialects.builtin import ModuleOp
 
+    from rlx.flow.profile import CompileProfile
     from rlx.flow.source import WeightSource
     from rlx.frontends.gguf import GgufFile
 
@@ -29,7 +30,13 @@ class Family(Protocol):
         ...
 
     def build(
-        self, config: Any, source: WeightSource, program: str, max_context: int, chunk: int = 512
+        self,
+        config: Any,
+        source: WeightSource,
+        program: str,
+        max_context: int,
+        chunk: int = 512,
+        profile: CompileProfile | None = None,
     ) -> ModuleOp:
         """Return a program, `prefill` or `decode`, in HIR."""
         ...

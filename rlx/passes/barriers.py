@@ -69,6 +69,14 @@ class _Pending:
         self.reads.clear()
         self.writes.clear()
 
+    def copy(self) -> _Pending:
+        return _Pending(list(self.reads), list(self.writes))
+
+    def either(self, one: _Pending, other: _Pending) -> None:
+        """Become what may have happened where two ways meet."""
+        self.reads = list(dict.fromkeys([*one.reads, *other.reads]))
+        self.writes = list(dict.fromkeys([*one.writes, *other.writes]))
+
 
 def _touched(op: lir.LaunchOp, written: dict[str, set[int]]) -> tuple[list[Range], list[Range]]:
     reads = [range_of(v) for v in op.ins]
@@ -107,12 +115,14 @@ def insert_barriers(
 
 
 def _since_barrier(block: Block) -> Iterator[lir.LaunchOp]:
-    """Give the launches of a block after its last barrier, from the end."""
+    """Give the launches of a block that may come after its last barrier, from the end."""
     for op in reversed(list(block.ops)):
-        if any(isinstance(inner, lir.BarrierOp) for inner in op.walk()):
+        passes = any(isinstance(inner, lir.BarrierOp) for inner in op.walk())
+        if passes and isinstance(op, lir.BarrierOp | lir.LoopOp):
             if isinstance(op, lir.LoopOp):
                 yield from _since_barrier(op.body.block)
             return
+        # Of a branch or a loop that may not run, every launch is taken, and what is before it.
         yield from (inner for inner in op.walk() if isinstance(inner, lir.LaunchOp))
 
 
@@ -132,6 +142,43 @@ def _insert(ops: Iterable[Operation], written: dict[str, set[int]], pending: _Pe
                 pending.clear()
             pending.reads += reads
             pending.writes += writes
+        elif isinstance(op, lir.IfOp):
+            _insert_if(op, written, pending)
+        elif isinstance(op, lir.WhileOp):
+            _insert_while(op, written, pending)
+
+
+def _condition(op: lir.IfOp | lir.WhileOp, where: InsertPoint, pending: _Pending) -> None:
+    """Let every thread read a condition that all have made, and keep it until they have."""
+    read = range_of(op.condition)
+    if pending.conflicts([read], []):
+        Rewriter.insert_op(lir.BarrierOp(), where)
+        pending.clear()
+    pending.reads.append(read)
+
+
+def _insert_if(op: lir.IfOp, written: dict[str, set[int]], pending: _Pending) -> None:
+    _condition(op, InsertPoint.before(op), pending)
+    ways = pending.copy(), pending.copy()
+    for region, way in zip((op.then, op.otherwise), ways, strict=True):
+        _insert(list(region.block.ops), written, way)
+    pending.either(*ways)
+
+
+def _insert_while(op: lir.WhileOp, written: dict[str, set[int]], pending: _Pending) -> None:
+    test, body = op.test.block, op.body.block
+    launched = [o for o in test.walk() if isinstance(o, lir.LaunchOp)]
+    if any(pending.conflicts(*_touched(o, written)) for o in launched):
+        # Not in the test, where every turn would wait.
+        Rewriter.insert_op(lir.BarrierOp(), InsertPoint.before(op))
+        pending.clear()
+    _insert(list(test.ops), written, pending)
+    _condition(op, InsertPoint.at_end(test), pending)
+    if not body.ops:
+        return
+    _insert(list(body.ops), written, pending.copy())
+    # The next turn starts as the first one did, or with less behind it.
+    body.add_op(lir.BarrierOp())
 
 
 def _next_turn_conflicts(body: Block, written: dict[str, set[int]], pending: _Pending) -> bool:
@@ -140,6 +187,9 @@ def _next_turn_conflicts(body: Block, written: dict[str, set[int]], pending: _Pe
     for op in body.ops:
         if isinstance(op, lir.BarrierOp):
             return False
+        if isinstance(op, lir.IfOp | lir.WhileOp):
+            # Which of its launches come before a barrier is not looked into.
+            return True
         if isinstance(op, lir.LaunchOp):
             reads, writes = _touched(op, written)
             if trial.conflicts(reads, writes):

@@ -12,9 +12,8 @@ from dataclasses import dataclass
 from enum import Enum, auto
 
 from xdsl.ir import Attribute, Block, Operation, SSAValue
-from xdsl.utils.exceptions import VerifyException
 
-from rlx.dialects.common import DimTable, dims_of, element_of, spell
+from rlx.dialects.common import DimTable, dims_of, element_bytes
 
 
 class Space(Enum):
@@ -36,9 +35,17 @@ class Buffer:
     index: int = 0
     whole_run: bool = False
     zeroed: bool = False
+    root: Buffer | None = None
+    """The buffer whose bytes, from `offset` on, these are; None for one with bytes of its own."""
+    offset: int = 0
+
+    @property
+    def base(self) -> Buffer:
+        """Return the buffer that has the bytes."""
+        return self.root or self
 
     def use(self, time: int) -> None:
-        self.last = max(self.last, time)
+        self.base.last = max(self.base.last, time)
 
 
 def size_of(type_: Attribute, table: DimTable) -> int:
@@ -49,23 +56,17 @@ def size_of(type_: Attribute, table: DimTable) -> int:
     return size
 
 
-def element_bytes(type_: Attribute) -> int:
-    """Return the bytes of one element of a tensor that is not a weight."""
-    element = str(element_of(type_))
-    if element not in _BYTES:
-        raise VerifyException(
-            f"expected elements of one of {', '.join(_BYTES)}, got {spell(type_)}"
-        )
-    return _BYTES[element]
-
-
-_BYTES = {"f64": 8, "f32": 4, "f16": 2, "bf16": 2, "i64": 8, "i32": 4, "i16": 2, "i8": 1}
-
-
 def dies_at(value: SSAValue, op: Operation) -> bool:
-    """Return whether no operation after `op` in its block uses a value."""
+    """
+    Return whether no operation after `op` uses a value of the same block.
+
+    One of another block may be used after that block, or in the next turn of a loop.
+    """
     block = op.parent
     assert isinstance(block, Block)
+    home = value.owner if isinstance(value.owner, Block) else value.owner.parent
+    if home is not block:
+        return False
     for use in value.uses:
         user = block.find_ancestor_op_in_block(use.operation)
         if user is not None and user is not op and op.is_before_in_block(user):

@@ -14,15 +14,20 @@ from dataclasses import dataclass
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.dialects.func import FuncOp
-from xdsl.ir import Block, Operation, SSAValue
+from xdsl.ir import Operation
 from xdsl.passes import ModulePass
 
 from rlx.contract.opkind import OpKind
-from rlx.contract.phase import LEAF_KINDS, Phase, derive_phases
+from rlx.contract.phase import (
+    COMPUTE_KINDS,
+    LEAF_KINDS,
+    SAMPLING_KINDS,
+    Phase,
+    derive_phases,
+)
 from rlx.dialects import mir
 from rlx.dialects.common import PhaseAttr, PhaseKind
-from rlx.passes.diagnostics import IrError
-from rlx.passes.fuse_common import launch_of
+from rlx.passes.verify_phases import check_phases, written_phase
 
 Phases = dict[Operation, Phase]
 
@@ -40,8 +45,21 @@ class _Graph:
     nodes: Sequence[_Node]
 
 
+def _has_phase(op: Operation) -> bool:
+    return isinstance(op, tuple(mir.Mir.operations)) or op.name in mir.KINDS_BY_NAME
+
+
+def _kind_of(op: Operation) -> OpKind:
+    """Return the kind that decides on a phase: sampling or compute where an operation holds any."""
+    held = {mir.kind_of(inner) for inner in op.walk() if inner is not op}
+    for kinds in (SAMPLING_KINDS, COMPUTE_KINDS):
+        if found := held & kinds:
+            return min(found)
+    return mir.kind_of(op)
+
+
 def _by_contract(ops: Sequence[Operation]) -> Phases:
-    nodes = [_Node(i, mir.kind_of(op)) for i, op in enumerate(ops)]
+    nodes = [_Node(i, _kind_of(op)) for i, op in enumerate(ops)]
     schedule = derive_phases(_Graph(nodes))
     return {ops[i]: phase for i, phase in schedule}
 
@@ -51,40 +69,19 @@ def _in_layer(ops: Sequence[Operation]) -> Phases:
     return {op: Phase.PROLOGUE if op in leaves else Phase.STEADY_STATE for op in ops}
 
 
-def _written(op: Operation) -> Phase | None:
-    attribute = op.attributes.get(mir.PHASE)
-    return Phase(attribute.data.value) if isinstance(attribute, PhaseAttr) else None
+def _around(op: Operation, user: Operation) -> Operation | None:
+    """Return the operation beside `op` that a user is, or is part of."""
+    return op.parent.find_ancestor_op_in_block(user) if op.parent is not None else None
 
 
 def _repair(ops: Sequence[Operation], phases: Phases) -> None:
     """Move every operation whose phase isn't written to the earliest of its consumers' phases."""
     for op in reversed(ops):
-        if _written(op) is not None:
+        if written_phase(op) is not None:
             continue
-        consumers = {launch_of(use.operation) for r in op.results for use in r.uses}
-        candidates = [phases[op], *(phases[c] for c in consumers if c in phases)]
+        consumers = {_around(op, use.operation) for r in op.results for use in r.uses}
+        candidates = [phases[op], *(phases[c] for c in consumers if c is not None and c in phases)]
         phases[op] = min(candidates, key=Phase.order)
-
-
-def _check(function: str, ops: Sequence[Operation], phases: Phases) -> None:
-    for op in ops:
-        for value in mir.captures(op):
-            ready, what = _ready(value, phases)
-            if phases[op].order() < ready.order():
-                raise IrError(
-                    op,
-                    f"derive-phases: {op.name} in @{function} is of the phase {phases[op].value} "
-                    f"but needs {what}: let it have a later phase",
-                )
-
-
-def _ready(value: SSAValue, phases: Phases) -> tuple[Phase, str]:
-    """Return the phase from which on a value is there, and what it is."""
-    owner = value.owner
-    if isinstance(owner, Block):
-        return Phase.STEADY_STATE, f"the argument %{value.name_hint}, which comes with each step"
-    phase = phases.get(owner, Phase.PROLOGUE)
-    return phase, f"a result of {owner.name}, of the phase {phase.value}"
 
 
 @dataclass(frozen=True)
@@ -94,22 +91,22 @@ class DerivePhasesPass(ModulePass):
 
     %y = mir.matmul %x, %w --> %y = mir.matmul %x, %w {phase = #mir<phase steady_state>}
 
-    What a kernel holds runs with the kernel and gets none of its own. Raises IrError where a
+    What a kernel, a branch or a loop holds runs with it and gets none of its own; a branch or a
+    loop with products counts as compute, one that samples as sampling. Raises IrError where a
     written phase is earlier than that of an operand.
     """
 
     name = "derive-phases"
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
-        classes = tuple(mir.Mir.operations)
         for function in op.ops:
             if not isinstance(function, FuncOp) or not function.body.blocks:
                 continue
             name = function.sym_name.data
-            ops = [o for o in function.body.block.ops if isinstance(o, classes)]
+            ops = [o for o in function.body.block.ops if _has_phase(o)]
             phases = _by_contract(ops) if name == "main" else _in_layer(ops)
-            phases.update((o, phase) for o in ops if (phase := _written(o)) is not None)
+            phases.update((o, phase) for o in ops if (phase := written_phase(o)) is not None)
             _repair(ops, phases)
-            _check(name, ops, phases)
+            check_phases(name, phases)
             for o, phase in phases.items():
                 o.attributes[mir.PHASE] = PhaseAttr(PhaseKind(phase.value))

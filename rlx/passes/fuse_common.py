@@ -1,32 +1,32 @@
 """
-What the fusion passes share: launches, the bytes they move, and how operations become one.
+What the fusion passes share: launches, their order, and how operations become one.
 
 A launch is a `mir.kernel` or an operation that stands alone. Three questions come before a
 fusion. Can one launch stand where several stood (`order`)? Does the rule allow it (each pass has a
-function that returns the reason when it does not)? Does the gate of the target find that it pays?
+function that returns the reason when it does not, which asks the kernel family)? Does the gate of
+the target find that it pays (`fusion_cost` has the launches and bytes)?
 
-Only operations that multiply the same rows share a kernel: a kernel is at most one rms_norm, then
-matmuls of one input, then the epilogue.
+Launches join in the block where they stand, be it a function's, a branch's or a loop's body.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
-from math import prod
+from functools import cached_property
 
-from xdsl.dialects.builtin import FixedBitwidthType, ModuleOp
+from xdsl.dialects.builtin import ModuleOp
 from xdsl.ir import Attribute, Block, Operation, SSAValue
 from xdsl.pattern_rewriter import PatternRewriter, RewritePattern
 from xdsl.rewriter import InsertPoint
 from xdsl.traits import is_side_effect_free
 
-from rlx.contract.benefit import GraphIoProfile, IoFusionGate, fusion_benefit
-from rlx.contract.quant import GGML_TYPES_BY_NAME
-from rlx.contract.symbols import PAST_SEQ, SYMBOL_NAMES
+from rlx.contract.benefit import IoFusionGate, fusion_benefit
 from rlx.dialects import mir
-from rlx.dialects.common import DimTable, dims_of, element_of, format_of
+from rlx.dialects.common import DimTable
 from rlx.errors import RlxError
+from rlx.passes.fusion_cost import Launch, binding, profile
 from rlx.passes.fusion_report import FusionEntry, FusionLog
 from rlx.passes.program import function_of
 from rlx.passes.rewriting import rewrite
@@ -49,12 +49,8 @@ def matmuls(launch: Operation) -> list[mir.MatmulOp]:
     return [op for op in parts(launch) if isinstance(op, mir.MatmulOp)]
 
 
-def source(value: SSAValue) -> SSAValue:
-    """Return the value that a kernel yields as `value`, else the value itself."""
-    kernel = value.owner
-    if not isinstance(kernel, mir.KernelOp):
-        return value
-    return kernel.yielded.arguments[kernel.results.index(value)]
+def dots(launch: Operation) -> list[mir.DotOp]:
+    return [op for op in parts(launch) if isinstance(op, mir.DotOp)]
 
 
 def users(value: SSAValue) -> list[Operation]:
@@ -69,76 +65,79 @@ def users(value: SSAValue) -> list[Operation]:
     return found
 
 
-def outputs(ops: Sequence[Operation]) -> list[SSAValue]:
-    """Return the results of operations that others use: what a launch of them yields."""
+def outputs(ops: Sequence[Operation], launch: Iterable[Operation]) -> list[SSAValue]:
+    """Return the results of operations that others than those of their launch use: it yields."""
+    inside = set(launch)
     results = (r for op in ops for r in op.results)
-    return [r for r in results if any(user not in ops for user in users(r))]
+    return [r for r in results if any(user not in inside for user in users(r))]
+
+
+def launch(op: Operation) -> Launch:
+    """Return a launch as it stands."""
+    return Launch(parts(op), outputs(parts(op), parts(op)))
 
 
 def in_order(ops: Iterable[Operation]) -> list[Operation]:
-    """Return operations of one block in their order."""
-    wanted = set(ops)
-    blocks = {op.parent for op in wanted}
+    """Return operations in their order, those of a block together."""
+    wanted = dict.fromkeys(ops)
+    blocks = dict.fromkeys(op.parent for op in wanted)
     return [op for block in blocks if block is not None for op in block.ops if op in wanted]
 
 
-# Bytes
+@dataclass(frozen=True)
+class Join:
+    """Launches of a block, in their order, that become one kernel, which gets copies of others."""
+
+    members: Sequence[Operation]
+    copied: Sequence[Operation] = ()
+    """Operations of no effect outside of kernels, each before what uses it."""
+
+    @cached_property
+    def own(self) -> list[Operation]:
+        """The operations that move into the kernel, in its order."""
+        return _arranged([op for member in self.members for op in parts(member)])
+
+    @cached_property
+    def launch(self) -> Launch:
+        """The launch as it would be; what is copied stands for its copies."""
+        inside = [*self.own, *left_over(self.own, self.copied)]
+        return Launch(list(_with_copied(self.own, self.copied)), outputs(self.own, inside))
 
 
-def binding(table: DimTable) -> dict[str, int]:
-    """Return the sizes to count with: every dimension at its bound, the past half full."""
-    past = table.dims.get(SYMBOL_NAMES[PAST_SEQ])
-    return table.bind({past.name: past.high // 2} if past else {})
+def left_over(launch: Iterable[Operation], copied: Sequence[Operation]) -> list[Operation]:
+    """Return what is copied into launches and then has no user left; each after its users."""
+    inside, found = set(launch), list[Operation]()
+    for op in reversed(copied):
+        if all(user in inside for result in op.results for user in users(result)):
+            inside.add(op)
+            found.append(op)
+    return found
 
 
-def nbytes(type_: Attribute, sizes: Mapping[str, int]) -> int:
-    """Return the bytes of a tensor; a packed weight has those of its format's blocks."""
-    elements = prod(d if isinstance(d, int) else sizes[d] for d in dims_of(type_))
-    element = element_of(type_)
-    if isinstance(element, FixedBitwidthType):
-        return elements * element.size
-    block = GGML_TYPES_BY_NAME[format_of(type_)]
-    return elements // block.elements * block.nbytes
+def _with_copied(ops: Sequence[Operation], copied: Sequence[Operation]) -> Iterator[Operation]:
+    """Yield operations, and each of those to be copied before the first that uses it."""
+    left = dict.fromkeys(copied)
 
+    def needed(op: Operation) -> Iterator[Operation]:
+        for value in op.operands:
+            owner = value.owner
+            if owner in left:
+                assert isinstance(owner, Operation)
+                del left[owner]
+                yield from needed(owner)
+                yield owner
 
-def _bytes_read(op: Operation, index: int, sizes: Mapping[str, int]) -> int:
-    """Return what an operation reads of an operand: of RoPE's tables the rows' positions only."""
-    if isinstance(op, mir.AppendOp) and op.operands[index] is op.state:
-        return 0
-    whole = nbytes(op.operands[index].type, sizes)
-    if isinstance(op, mir.RopeOp) and index > 0:
-        rows, positions = (
-            d if isinstance(d, int) else sizes[d]
-            for d in (dims_of(op.input.type)[0], dims_of(op.cos.type)[0])
-        )
-        return whole * min(rows, positions) // max(positions, 1)
-    return whole
-
-
-def traffic(ops: Sequence[Operation], sizes: Mapping[str, int]) -> int:
-    """
-    Return the bytes that one launch of operations moves.
-
-    Each value from outside is read once and each result that others use is written once. An
-    append writes its rows, whether or not the view that it gives is used.
-    """
-    inside = {r for op in ops for r in op.results}
-    reads: dict[SSAValue, int] = {}
     for op in ops:
-        for index, value in enumerate(map(source, op.operands)):
-            if value not in inside:
-                reads[value] = max(reads.get(value, 0), _bytes_read(op, index, sizes))
-    writes = [r for r in outputs(ops) if not isinstance(r.owner, mir.AppendOp)]
-    writes += [op.input for op in ops if isinstance(op, mir.AppendOp)]
-    return sum(reads.values()) + sum(nbytes(w.type, sizes) for w in writes)
+        yield from needed(op)
+        yield op
 
 
-def profile(launches: Sequence[Sequence[Operation]], sizes: Mapping[str, int]) -> GraphIoProfile:
-    """Return the contract's profile of launches, each given by its operations."""
-    return GraphIoProfile(
-        kernel_launches=len(launches),
-        device_traffic_bytes=sum(traffic(ops, sizes) for ops in launches),
-    )
+def _arranged(ops: Sequence[Operation]) -> list[Operation]:
+    """Return a kernel's operations in order; where it has matmuls: norm, matmuls, epilogue."""
+    if not any(isinstance(op, mir.MatmulOp) for op in ops):
+        return list(ops)
+    place: dict[type[Operation], int] = {mir.RmsNormOp: 0, mir.MatmulOp: 1}
+    return sorted(ops, key=lambda op: place.get(type(op), 2))
 
 
 # Order
@@ -154,34 +153,48 @@ def _span(members: Sequence[Operation]) -> list[Operation]:
     return span
 
 
-def order(members: Sequence[Operation]) -> list[Operation] | str:
+def _producers(op: Operation, copied: AbstractSet[Operation]) -> set[Operation | Block]:
+    """Return what an operation needs, and through what is copied for it."""
+    owners = {v.owner for v in mir.captures(op)}
+    found = owners - copied
+    for owner in owners & copied:
+        assert isinstance(owner, Operation)
+        found |= _producers(owner, copied)
+    return found
+
+
+def order(members: Sequence[Operation], copied: Iterable[Operation] = ()) -> list[Operation] | str:
     """
     Return the operations between the members that one launch of them all must come after.
 
     Those that the list leaves out come after the launch: as few as possible, so that it stands at
     the last member; where that would swap two operations with effects on state, as many as
-    possible, so that it stands at the first. Where neither works, the reason is returned.
+    possible, so that it stands at the first. Where neither works, the reason is returned. Members
+    get copies of what is `copied`.
     """
-    span = _span(members)
-    others = [op for op in span if op not in members]
-    producers = {op: {v.owner for v in mir.captures(op)} for op in span}
+    span, inside, copies = _span(members), set(members), frozenset(copied)
+    others = [op for op in span if op not in inside]
+    none = frozenset[Operation]()
+    producers = {op: _producers(op, copies if op in inside else none) for op in span}
     # What uses a member comes after the launch; a member that needs such an operation closes a
     # cycle. What a member needs comes before.
     after: set[Operation | Block] = set()
     for op in span:
-        if op in members and producers[op] & after:
+        if op in inside and producers[op] & after:
             return "an operation between them needs the one and feeds the other"
-        if op not in members and producers[op] & {*members, *after}:
+        if op not in inside and producers[op] & (inside | after):
             after.add(op)
     needed: set[Operation] = set()
+    between = set(others)
     for op in reversed(span):
-        if op in members or op in needed:
-            needed |= {p for p in producers[op] if p in others and isinstance(p, Operation)}
+        if op in inside or op in needed:
+            needed |= {p for p in producers[op] if isinstance(p, Operation) and p in between}
     at_last = [op for op in others if op not in after]
     at_first = [op for op in others if op in needed]
+    effects = _effects(span)
     for before in (at_last, at_first):
         arranged = [*before, *members, *(op for op in others if op not in before)]
-        if _effects(arranged) == _effects(span):
+        if not effects or [op for op in arranged if op in effects] == effects:
             return before
     return "it would change the order of reads and writes of state"
 
@@ -201,7 +214,7 @@ def _state_of(op: mir.AppendOp) -> Attribute | SSAValue:
     return load.state if isinstance(load, mir.LoadStateOp) else op.state
 
 
-def cannot_group(members: Sequence[Operation]) -> str | None:
+def cannot_group(members: Sequence[Operation], copied: Iterable[Operation] = ()) -> str | None:
     """Return why launches in their order can't be one, whatever they compute; None if they can."""
     if len({op.parent for op in members}) > 1:
         return "they stand in different blocks"
@@ -211,25 +224,25 @@ def cannot_group(members: Sequence[Operation]) -> str | None:
     states = [_state_of(op) for m in members for op in parts(m) if isinstance(op, mir.AppendOp)]
     if len(set(states)) < len(states):
         return "they append to one state"
-    before = order(members)
+    before = order(members, copied)
     return before if isinstance(before, str) else None
 
 
-def group(members: Sequence[Operation], rewriter: PatternRewriter) -> mir.KernelOp:
+def group(join: Join, rewriter: PatternRewriter) -> mir.KernelOp:
     """
     Make one kernel of launches in their order, which `cannot_group` has nothing against.
 
     a; b; c --> mir.kernel { a; b; c; mir.yield (what others use) }
     """
-    before = order(members)
+    members = join.members
+    before = order(members, join.copied)
     block = members[0].parent
     assert not isinstance(before, str)
     assert block is not None
     for op in before:
         op.detach()
         block.insert_op_before(op, members[0])
-    inner = sorted((op for member in members for op in parts(member)), key=_place)
-    yielded = outputs(inner)
+    inner, yielded = join.launch.ops, join.launch.yielded
     body = Block()
     kernel = mir.KernelOp(body, [value.type for value in yielded])
     if (phase := members[0].attributes.get(mir.PHASE)) is not None:
@@ -240,22 +253,34 @@ def group(members: Sequence[Operation], rewriter: PatternRewriter) -> mir.Kernel
         for result, value in zip(member.results, member.yielded.arguments, strict=True):
             rewriter.replace_all_uses_with(result, value)
         rewriter.erase(member.yielded)
-    for op in inner:
-        op.detach()
-        op.attributes.pop(mir.PHASE, None)
-        body.add_op(op)
+    _fill(body, inner, frozenset(join.copied))
     for member in old:
         rewriter.erase(member)
     body.add_op(mir.YieldOp(*yielded))
     for value, result in zip(yielded, kernel.results, strict=True):
         result.name_hint = value.name_hint
         rewriter.replace_uses_with_if(value, result, lambda use: use.operation.parent is not body)
+    for op in reversed(join.copied):
+        if not any(True for r in op.results for _ in r.uses):
+            rewriter.erase(op)
     return kernel
 
 
-def _place(op: Operation) -> int:
-    """Return the part of a kernel that an operation belongs to: norm, matmuls, epilogue."""
-    return 0 if isinstance(op, mir.RmsNormOp) else 1 if isinstance(op, mir.MatmulOp) else 2
+def _fill(body: Block, inner: Sequence[Operation], copied: AbstractSet[Operation]) -> None:
+    """Move operations into a kernel's body, and copies of those that are copied."""
+    copies: dict[SSAValue, SSAValue] = {}
+    for op in inner:
+        new = op
+        if op in copied:
+            new = op.clone(dict(copies))
+            copies.update(zip(op.results, new.results, strict=True))
+        else:
+            op.detach()
+            for i, value in enumerate(op.operands):
+                if value in copies:
+                    op.operands[i] = copies[value]
+        new.attributes.pop(mir.PHASE, None)
+        body.add_op(new)
 
 
 # Decision
@@ -270,17 +295,17 @@ def gate_named(target: str) -> IoFusionGate:
     return gate
 
 
+def describe(ops: Iterable[Operation]) -> str:
+    """Return operations as a reader of the report would write them: `unary silu %gate`."""
+    return ", ".join(map(_describe, ops))
+
+
 def _describe(op: Operation) -> str:
-    """Return an operation as a reader of the report would write it: `unary silu %gate`."""
     text = op.name.removeprefix("mir.")
-    if isinstance(op, mir.UnaryOp | mir.BinaryOp):
+    if isinstance(op, mir.UnaryOp | mir.BinaryOp | mir.CompareOp | mir.ReduceOp):
         text += f" {op.kind.data}"
     hint = op.results[0].name_hint if op.results else None
     return f"{text} %{hint}" if hint else text
-
-
-def _describe_all(launches: Sequence[Operation]) -> str:
-    return ", ".join(_describe(op) for launch in launches for op in parts(launch))
 
 
 @dataclass
@@ -290,42 +315,68 @@ class Fusion:
     rule: str
     gate: IoFusionGate
     sizes: Mapping[str, int]
+    report: bool = False
     log: FusionLog = field(default_factory=FusionLog)
 
     @staticmethod
-    def of(rule: str, module: ModuleOp, target: str) -> Fusion:
-        return Fusion(rule, gate_named(target), binding(DimTable.of(module)))
+    def of(rule: str, module: ModuleOp, target: str, report: bool) -> Fusion:
+        """Prepare a run of a rule; `report` leaves what it decided on the module."""
+        return Fusion(rule, gate_named(target), binding(DimTable.of(module)), report)
 
-    def attempt(
+    def decide(
         self,
         op: Operation,
-        members: Sequence[Operation],
+        others: Sequence[Operation],
+        before: Sequence[Launch],
+        after: Sequence[Launch],
         reason: str | None,
-        rewriter: PatternRewriter,
-    ) -> None:
-        """Make one kernel of `members` unless there is a reason not to; record it under `op`."""
-        before = profile([parts(m) for m in members], self.sizes)
-        after = profile([[p for m in members for p in parts(m)]], self.sizes)
-        if reason is None and not self.gate.should_fuse(before, after):
+    ) -> bool:
+        """Return whether to go from the launches before to those after; record it under `op`."""
+        costs = [profile(launches, self.sizes) for launches in (before, after)]
+        if reason is None and costs[0] == costs[1]:
+            reason = "it saves neither a launch nor a byte"
+        if reason is None and not self.gate.should_fuse(*costs):
             reason = f"the target's gate asks for at least {self.gate.min_gain_ns:g} ns"
         entry = FusionEntry(
             rule=self.rule,
             function=function_of(op),
-            op=_describe_all([op]),
-            kernel=_describe_all([m for m in members if m is not op]),
-            launches_before=before.kernel_launches,
-            launches_after=after.kernel_launches,
-            bytes_before=before.device_traffic_bytes,
-            bytes_after=after.device_traffic_bytes,
-            score_ns=self.gate.score_ns(fusion_benefit(before, after)),
+            op=describe(parts(op)),
+            kernel=describe(others),
+            launches_before=costs[0].kernel_launches,
+            launches_after=costs[1].kernel_launches,
+            bytes_before=costs[0].device_traffic_bytes,
+            bytes_after=costs[1].device_traffic_bytes,
+            score_ns=self.gate.score_ns(fusion_benefit(*costs)),
             reason=reason or "",
         )
         self.log.add(parts(op)[0], entry)
-        if reason is None:
-            group(members, rewriter)
+        return reason is None
 
-    def run(self, pattern: RewritePattern, module: ModuleOp, report: bool) -> None:
-        """Apply a pattern that calls `attempt` until nothing changes."""
-        rewrite(module, [pattern])
-        if report:
+    def attempt(
+        self,
+        op: Operation,
+        joins: Sequence[Join],
+        reason: str | None,
+        rewriter: PatternRewriter,
+    ) -> None:
+        """Make kernels of launches unless there is a reason not to; record it under `op`."""
+        if reason is not None and not self.report:
+            return
+        copied = list(dict.fromkeys(c for join in joins for c in join.copied))
+        members = list(dict.fromkeys(m for join in joins for m in join.members))
+        others = [p for m in (*members, *copied) if m is not op for p in parts(m)]
+        after = [join.launch for join in joins]
+        if reason is None and any(x.is_dead for x in after):
+            reason = "nobody uses what they compute"
+        # What is copied everywhere that it is used is gone; what is not costs what it did.
+        gone = left_over([o for join in joins for o in join.own], copied)
+        before = [launch(o) for o in (*members, *gone)]
+        if self.decide(op, others, before, after, reason):
+            for join in joins:
+                group(join, rewriter)
+
+    def run(self, patterns: Sequence[RewritePattern], module: ModuleOp, more: bool = False) -> None:
+        """Apply patterns that decide until nothing changes; the last run writes the report."""
+        rewrite(module, patterns)
+        if self.report and not more:
             self.log.write(module)

@@ -1,7 +1,9 @@
 """
-What consumes a matmul's rows element by element joins its kernel, as the epilogue.
+What consumes a product's rows element by element joins its kernel, as the epilogue.
 
-The rules, with their reasons:
+What may follow `mir.dot` is its generator's to say (`rlx.lowering.dot.refusal`): maps of the
+result, with numbers, biases and residuals, of which the kernel gets copies of the broadcasts. What
+may follow `mir.matmul` is said here. The rules, with their reasons:
 - A value that others use too is yielded beside the operation's result. Nothing is computed twice,
   and the operation still saves its launch and one reading of the value.
 - The rows may come from outside as well (a residual), but tables and states must: an epilogue has
@@ -27,7 +29,18 @@ from xdsl.pattern_rewriter import PatternRewriter, RewritePattern, op_type_rewri
 
 from rlx.dialects import mir
 from rlx.dialects.common import Dim, dims_of
-from rlx.passes.fuse_common import Fusion, cannot_group, in_order, matmuls, parts, source
+from rlx.lowering.dot import refusal
+from rlx.passes.fuse_common import (
+    Fusion,
+    Join,
+    cannot_group,
+    dots,
+    in_order,
+    launch_of,
+    matmuls,
+    parts,
+)
+from rlx.passes.fusion_cost import source
 
 _PANEL = 16
 
@@ -80,7 +93,7 @@ class MoveIntoMatmulKernel(RewritePattern):
         op: mir.UnaryOp | mir.BinaryOp | mir.RopeOp | mir.AppendOp,
         rewriter: PatternRewriter,
     ) -> None:
-        if isinstance(op.parent_op(), mir.KernelOp):
+        if launch_of(op) is not op:
             return
         owners = (v.owner for v in op.operands)
         kernels = in_order(o for o in owners if isinstance(o, Operation) and matmuls(o))
@@ -88,13 +101,46 @@ class MoveIntoMatmulKernel(RewritePattern):
             return
         reasons = {kernel: can_fuse_epilogue(op, kernel) for kernel in reversed(kernels)}
         chosen = next((k for k, reason in reasons.items() if reason is None), kernels[-1])
-        self.fusion.attempt(op, [chosen, op], reasons[chosen], rewriter)
+        self.fusion.attempt(op, [Join([chosen, op])], reasons[chosen], rewriter)
+
+
+def _spread(op: Operation) -> list[Operation]:
+    """Return the broadcasts and the numbers that an operation reads, each before its user."""
+    found: list[Operation] = []
+    for value in op.operands:
+        owner = value.owner
+        if isinstance(owner, mir.BroadcastOp | mir.ConstantOp) and owner not in found:
+            number = owner.operands[0].owner if owner.operands else None
+            found += [number] if isinstance(number, mir.ConstantOp) else []
+            found.append(owner)
+    return [o for o in found if launch_of(o) is o]
+
+
+@dataclass
+class MoveIntoDotKernel(RewritePattern):
+    fusion: Fusion
+
+    @op_type_rewrite_pattern
+    def match_and_rewrite(self, op: mir.UnaryOp | mir.BinaryOp, rewriter: PatternRewriter) -> None:
+        if launch_of(op) is not op:
+            return
+        owners = (v.owner for v in op.operands)
+        kernels = in_order(o for o in owners if isinstance(o, Operation) and dots(o))
+        joins = [Join([kernel, op], _spread(op)) for kernel in reversed(kernels)]
+        reasons = [self._reason(join) for join in joins]
+        chosen = reasons.index(None) if None in reasons else 0
+        if joins:
+            self.fusion.attempt(op, [joins[chosen]], reasons[chosen], rewriter)
+
+    def _reason(self, join: Join) -> str | None:
+        launch = join.launch
+        return cannot_group(join.members, join.copied) or refusal(launch.ops, launch.yielded)
 
 
 @dataclass(frozen=True)
 class FuseEpiloguePass(ModulePass):
     """
-    Move unary, binary, rope and append into the matmul kernel that computes their rows.
+    Move unary, binary, rope and append into the kernel of the product that computes their rows.
 
     %y = mir.matmul %h, %w; %z = mir.binary add %x, %y
         --> %z = mir.kernel { %0 = mir.matmul %h, %w; %1 = mir.binary add %x, %0; mir.yield %1 }
@@ -107,5 +153,5 @@ class FuseEpiloguePass(ModulePass):
     report: bool = False
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
-        fusion = Fusion.of(self.name, op, self.target)
-        fusion.run(MoveIntoMatmulKernel(fusion), op, self.report)
+        fusion = Fusion.of(self.name, op, self.target, self.report)
+        fusion.run([MoveIntoMatmulKernel(fusion), MoveIntoDotKernel(fusion)], op)

@@ -18,7 +18,8 @@ from xdsl.pattern_rewriter import PatternRewriter, RewritePattern, op_type_rewri
 
 from rlx.dialects import mir
 from rlx.dialects.common import dims_of
-from rlx.passes.fuse_common import Fusion, cannot_group, launch_of, matmuls, source, users
+from rlx.passes.fuse_common import Fusion, Join, cannot_group, launch_of, matmuls, users
+from rlx.passes.fusion_cost import source
 
 
 def can_fuse_norm(op: mir.RmsNormOp, kernel: Operation) -> str | None:
@@ -45,7 +46,7 @@ class MoveNormIntoMatmulKernel(RewritePattern):
         kernels = [launch_of(u) for u in users(op.result) if isinstance(u, mir.MatmulOp)]
         if kernels and launch_of(op) is op:
             kernel = kernels[0]
-            self.fusion.attempt(op, [op, kernel], can_fuse_norm(op, kernel), rewriter)
+            self.fusion.attempt(op, [Join([op, kernel])], can_fuse_norm(op, kernel), rewriter)
 
 
 @dataclass(frozen=True)
@@ -64,5 +65,5 @@ class FuseNormPass(ModulePass):
     report: bool = False
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
-        fusion = Fusion.of(self.name, op, self.target)
-        fusion.run(MoveNormIntoMatmulKernel(fusion), op, self.report)
+        fusion = Fusion.of(self.name, op, self.target, self.report)
+        fusion.run([MoveNormIntoMatmulKernel(fusion)], op)

@@ -10,7 +10,8 @@ from xdsl.passes import ModulePass
 from xdsl.pattern_rewriter import PatternRewriter, RewritePattern, op_type_rewrite_pattern
 
 from rlx.dialects import mir
-from rlx.passes.fuse_common import Fusion, cannot_group, in_order, launch_of, source, users
+from rlx.passes.fuse_common import Fusion, Join, cannot_group, in_order, launch_of, users
+from rlx.passes.fusion_cost import source
 
 
 @dataclass
@@ -30,7 +31,7 @@ class GroupMatmulsOfOneInput(RewritePattern):
         )
         # Its group is tried once, from the first of them.
         if len(members) > 1 and members[0] is launch:
-            self.fusion.attempt(launch, members, cannot_group(members), rewriter)
+            self.fusion.attempt(launch, [Join(members)], cannot_group(members), rewriter)
 
 
 @dataclass(frozen=True)
@@ -50,5 +51,5 @@ class FuseSharedInputPass(ModulePass):
     report: bool = False
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
-        fusion = Fusion.of(self.name, op, self.target)
-        fusion.run(GroupMatmulsOfOneInput(fusion), op, self.report)
+        fusion = Fusion.of(self.name, op, self.target, self.report)
+        fusion.run([GroupMatmulsOfOneInput(fusion)], op)

@@ -45,6 +45,11 @@ class FusionEntry:
     score_ns: float
     """What the target's gate makes of the launches and bytes saved."""
     reason: str = ""
+    syncs_before: int = 0
+    """Round trips to the host; they and the bytes that it reads change by few of the rules."""
+    syncs_after: int = 0
+    host_bytes_before: int = 0
+    host_bytes_after: int = 0
 
     @property
     def fused(self) -> bool:
@@ -52,14 +57,26 @@ class FusionEntry:
 
     def __str__(self) -> str:
         verdict = "fused" if self.fused else f"declined: {self.reason}"
+        host = (
+            f"syncs {self.syncs_before} -> {self.syncs_after}, bytes to the host "
+            f"{self.host_bytes_before} -> {self.host_bytes_after}, "
+        )
         return (
             f"{self.rule} @{self.function}: {self.op} + {self.kernel}: {verdict} (launches "
             f"{self.launches_before} -> {self.launches_after}, bytes {self.bytes_before} -> "
-            f"{self.bytes_after}, {self.score_ns:+.0f} ns saved)"
+            f"{self.bytes_after}, {host if any(self._host) else ''}{self.score_ns:+.0f} ns saved)"
         )
+
+    @property
+    def _host(self) -> tuple[int, int, int, int]:
+        return self.syncs_before, self.syncs_after, self.host_bytes_before, self.host_bytes_after
 
     def to_attribute(self) -> DictionaryAttr:
         """Return the entry as a dictionary of the module attribute."""
+        host: dict[str, Attribute] = {}
+        if any(self._host):
+            numbers = [i64_attr(n) for n in self._host]
+            host = {"syncs": ArrayAttr(numbers[:2]), "host_bytes": ArrayAttr(numbers[2:])}
         return DictionaryAttr(
             {
                 "rule": StringAttr(self.rule),
@@ -69,6 +86,7 @@ class FusionEntry:
                 "fused": BoolAttr.from_bool(self.fused),
                 "launches": ArrayAttr(map(i64_attr, (self.launches_before, self.launches_after))),
                 "bytes": ArrayAttr(map(i64_attr, (self.bytes_before, self.bytes_after))),
+                **host,
                 "score_ns": FloatAttr(self.score_ns, f64),
                 "reason": StringAttr(self.reason),
             }
@@ -78,24 +96,35 @@ class FusionEntry:
     def from_attribute(attribute: DictionaryAttr) -> FusionEntry:
         """Read what `to_attribute` wrote."""
         fields = attribute.data
-        launches, nbytes, score = fields["launches"], fields["bytes"], fields["score_ns"]
-        assert isa(launches, ArrayAttr[IntegerAttr])
-        assert isa(nbytes, ArrayAttr[IntegerAttr])
+        score = fields["score_ns"]
         assert isa(score, FloatAttr)
-        launches_before, launches_after = (n.value.data for n in launches)
-        bytes_before, bytes_after = (n.value.data for n in nbytes)
+        launches, nbytes, syncs, host_bytes = (
+            _pair(fields.get(name)) for name in ("launches", "bytes", "syncs", "host_bytes")
+        )
         return FusionEntry(
             rule=_text(fields["rule"]),
             function=_text(fields["function"]),
             op=_text(fields["op"]),
             kernel=_text(fields["kernel"]),
-            launches_before=launches_before,
-            launches_after=launches_after,
-            bytes_before=bytes_before,
-            bytes_after=bytes_after,
+            launches_before=launches[0],
+            launches_after=launches[1],
+            bytes_before=nbytes[0],
+            bytes_after=nbytes[1],
+            syncs_before=syncs[0],
+            syncs_after=syncs[1],
+            host_bytes_before=host_bytes[0],
+            host_bytes_after=host_bytes[1],
             score_ns=score.value.data,
             reason=_text(fields["reason"]),
         )
+
+
+def _pair(attribute: Attribute | None) -> tuple[int, int]:
+    if attribute is None:
+        return 0, 0
+    assert isa(attribute, ArrayAttr[IntegerAttr])
+    before, after = (n.value.data for n in attribute)
+    return before, after
 
 
 def _text(attribute: Attribute) -> str:

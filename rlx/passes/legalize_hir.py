@@ -13,8 +13,9 @@ from xdsl.rewriter import InsertPoint, Rewriter
 from xdsl.utils.exceptions import VerifyException
 
 from rlx.dialects import hir, mir
-from rlx.dialects.common import dims_of
+from rlx.dialects.common import QuantType, dims_of, element_of, spell
 from rlx.dialects.primitives import BinaryKind
+from rlx.passes.diagnostics import IrError
 
 Lowered = tuple[Sequence[Operation], Sequence[SSAValue]]
 """New operations in order, and the values that stand for the old results."""
@@ -115,6 +116,24 @@ def _lower(op: Operation, states: dict[str, hir.StateOp]) -> Lowered | None:
             return None
 
 
+def _pack_as_is(load: mir.LoadWeightOp) -> None:
+    """Let primitives that read a weight read its elements, copied to where kernels find them."""
+    uses = [use for use in load.result.uses if not isinstance(use.operation, mir.PackOp)]
+    if not uses:
+        return
+    if isinstance(element_of(load.result.type), QuantType):
+        raise IrError(
+            uses[0].operation,
+            f"legalize-hir: {uses[0].operation.name} reads the quantised weight "
+            f"{load.weight}, {spell(load.result.type)}: use it in a linear, a glu or an embedding",
+        )
+    pack = mir.PackOp(load.result, plain=True)
+    pack.result.name_hint = load.result.name_hint
+    Rewriter.insert_op(pack, InsertPoint.after(load))
+    for use in uses:
+        use.operation.operands[use.index] = pack.result
+
+
 @dataclass(frozen=True)
 class LegalizeHirPass(ModulePass):
     """
@@ -136,3 +155,6 @@ class LegalizeHirPass(ModulePass):
                 value.name_hint = value.name_hint or result.name_hint
             Rewriter.insert_op(new, InsertPoint.before(old))
             Rewriter.replace_op(old, [], values)
+        for load in op.walk():
+            if isinstance(load, mir.LoadWeightOp):
+                _pack_as_is(load)

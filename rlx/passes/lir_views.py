@@ -55,6 +55,12 @@ _KINDS: dict[type[Operation], OpKind] = {
 }
 
 
+def symbol_numbers(table: DimTable) -> dict[str, int]:
+    """Return the number that views give each dimension with a name."""
+    own = [name for name in table.dims if name not in SYMBOL_NUMBERS]
+    return SYMBOL_NUMBERS | {n: len(SYMBOL_NUMBERS) + i for i, n in enumerate(own)}
+
+
 @dataclass
 class _Shapes:
     """Shapes of the contract for types of the IR; a dimension without a number gets the next."""
@@ -63,8 +69,7 @@ class _Shapes:
     numbers: dict[str, int] = field(init=False)
 
     def __post_init__(self) -> None:
-        own = [name for name in self.table.dims if name not in SYMBOL_NUMBERS]
-        self.numbers = SYMBOL_NUMBERS | {n: len(SYMBOL_NUMBERS) + i for i, n in enumerate(own)}
+        self.numbers = symbol_numbers(self.table)
 
     def of(self, type_: Attribute) -> Shape:
         element = element_of(type_)

@@ -11,6 +11,8 @@ from xdsl.ir import Attribute, Block, Operation, OpResult, SSAValue
 
 from rlx.dialects import lir, mir
 
+KINDED = (mir.UnaryOp, mir.BinaryOp, mir.CompareOp, mir.ReduceOp)
+"""Operations that are called by their kind."""
 KEPT_APART = (mir.LoadWeightOp, mir.LoadStateOp)
 """Operations that only name something: they are not launched."""
 
@@ -115,7 +117,7 @@ def _stem(ops: Sequence[Operation]) -> str:
     """Return a name that lists what a kernel computes: `rms_norm_matmul_rope_append`."""
     names = [op.name.removeprefix("mir.") for op in ops if not isinstance(op, KEPT_APART)]
     for i, op in enumerate(ops):
-        if isinstance(op, mir.ELEMENTWISE) and len(ops) == len(names):
+        if isinstance(op, KINDED) and len(ops) == len(names):
             names[i] = str(op.kind.data)
     return "_".join(dict.fromkeys(names)) or "copy"
 
@@ -131,30 +133,40 @@ def in_place(block: Block) -> set[tuple[int, int]]:
     """
     Return which results may take the bytes of which arguments.
 
-    An argument qualifies if only element-wise operations read it, and each of them leads to the
-    result: one that leads to another result may run after this one is written.
+    An argument qualifies if only maps read it, and each of them leads to the result: one that leads
+    to another result may run after this one is written. What leads through more than maps to a
+    result of primitives may be read in any place, at any time.
     """
     last = block.last_op
     assert isinstance(last, mir.YieldOp)
+    primitives = all(isinstance(op, (*mir.PRIMITIVES, mir.YieldOp)) for op in block.ops)
     pairs: set[tuple[int, int]] = set()
     for i, argument in enumerate(block.args):
         users = {use.operation for use in argument.uses}
-        if not users or not all(isinstance(u, mir.ELEMENTWISE) for u in users):
+        if not users or not all(isinstance(u, mir.MAPS) for u in users):
             continue
-        reached = [_reached_elementwise(user.results[0]) for user in users]
+        reached = [_reached_by_maps(user.results[0]) for user in users]
+        if primitives and any(
+            not isinstance(use.operation, (*mir.MAPS, mir.YieldOp))
+            for values in reached
+            for value in values
+            for use in value.uses
+        ):
+            continue
         for o, value in enumerate(last.arguments):
             if value.type == argument.type and all(value in r for r in reached):
                 pairs.add((i, o))
     return pairs
 
 
-def _reached_elementwise(value: SSAValue) -> set[SSAValue]:
-    """Return a value, what element-wise operations make of it, and of what they make of it."""
+def _reached_by_maps(value: SSAValue) -> set[SSAValue]:
+    """Return a value, what maps make of it, and of what they make of it."""
     reached = {value}
     work = [value]
     while work:
         for use in work.pop().uses:
-            if isinstance(use.operation, mir.ELEMENTWISE) and use.operation.result not in reached:
-                reached.add(use.operation.result)
-                work.append(use.operation.result)
+            op = use.operation
+            if isinstance(op, mir.MAPS) and op.results[0] not in reached:
+                reached.add(op.results[0])
+                work.append(op.results[0])
     return reached

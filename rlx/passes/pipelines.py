@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+import sys
+import time
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
+
+from rlx.errors import RlxError
 
 if TYPE_CHECKING:
     from xdsl.dialects.builtin import ModuleOp
+    from xdsl.passes import ModulePass
+
+    from rlx.flow.profile import CompileProfile
 
 TO_MIR = "legalize-hir,fuse-shared-input,fuse-epilogue,fuse-norm,hoist-params,derive-phases"
 """From HIR to MIR that is ready to be planned."""
@@ -17,17 +25,92 @@ PIPELINES = {"rlx-default": DEFAULT, "rlx-decode": DEFAULT}
 """Name -> the passes that it stands for."""
 
 
-def run_to(module: ModuleOp, stage: str) -> None:
-    """
-    Bring a module to the stage `hir`, `mir` or `lir` by the default pipeline; it is rewritten.
+FUSION = "fuse-"
+"""What the names of passes that fuse begin with."""
+LEGALIZE, PLAN = "legalize-hir", "plan-lir"
 
-    A planned module is left as it is: its plan is not made again. Checks run at the boundaries.
+_PRECISION = {
+    ("f16", "none"): "policy=always-f16",
+    ("bf16", "none"): "compute=bf16 reduction=bf16 elementwise=bf16 data_movement=bf16",
+    ("f32", "auto"): "policy=auto-mixed-conservative",
+    ("f16", "auto"): "policy=auto-mixed",
+    ("bf16", "auto"): "policy=auto-mixed-bf16",
+}
+"""What a profile computes in, and whether it mixes types -> the options of set-precision."""
+
+
+def pipeline_for(profile: CompileProfile) -> str:
+    """
+    Return the passes from HIR to LIR that a profile asks for, as text.
+
+    Raises RlxError for a backend, a target or a pass to skip that there is none of.
+    """
+    if profile.backend != "cpu":
+        raise RlxError(f"profile: backend: expected cpu, got {profile.backend!r}")
+    default = DEFAULT.split(",")
+    options = _fusion_options(profile)
+    skipped = _skipped(profile, [name for name in default if name.startswith(FUSION)])
+    chosen = [
+        f"{name}{options}" if name.startswith(FUSION) else name
+        for name in default
+        if name not in skipped
+    ]
+    precision = _PRECISION.get((profile.precision.compute, profile.precision.mixed))
+    if precision is not None:
+        chosen.insert(chosen.index(LEGALIZE) + 1, f"set-precision{{{precision}}}")
+    if profile.fusion.assert_clean:
+        chosen.insert(chosen.index(PLAN), "assert-fusion-clean")
+    return ",".join(chosen)
+
+
+def _fusion_options(profile: CompileProfile) -> str:
+    """Return the options of a fusion pass, in braces."""
+    from rlx.contract.benefit import IoFusionGate
+
+    target = profile.fusion.target
+    if target not in ("auto", *IoFusionGate.presets):
+        known = ", ".join(["auto", *IoFusionGate.presets])
+        raise RlxError(f"profile: fusion.target: expected one of {known}, got {target!r}")
+    options = [] if target == "auto" else [f"target={target}"]
+    options += ["report=true"] if profile.fusion.assert_clean else []
+    return f"{{{' '.join(options)}}}" if options else ""
+
+
+def _skipped(profile: CompileProfile, fusions: Sequence[str]) -> set[str]:
+    """Return the passes that don't run."""
+    skip = profile.fusion.skip
+    names = (fusions if skip else ()) if isinstance(skip, bool) else skip
+    unknown = next((name for name in names if name not in fusions), None)
+    if unknown is not None:
+        raise RlxError(
+            f"profile: fusion.skip: expected passes of {', '.join(fusions)}, got {unknown!r}"
+        )
+    general = {"dce": profile.passes.dce, "constant-fold": profile.passes.constant_folding}
+    return {*names, *(name for name, runs in general.items() if not runs)}
+
+
+def _passes(text: str) -> Iterator[ModulePass]:
+    """Return the passes of a pipeline."""
+    from xdsl.utils.arg_spec import parse_pipeline
+
+    from rlx.passes.registry import PASSES
+
+    for spec in parse_pipeline(text):
+        yield PASSES[spec.name]().from_spec(spec)
+
+
+def run_to(module: ModuleOp, stage: str, profile: CompileProfile | None = None) -> None:
+    """
+    Bring a module to the stage `hir`, `mir` or `lir`; it is rewritten.
+
+    The passes are the default ones, or those that a profile asks for; one that is `verbose` tells
+    on stderr what each does. A planned module is left as it is: its plan is not made again. Checks
+    run at the boundaries of stages.
     """
     from xdsl.context import Context
 
     from rlx.dialects import lir
     from rlx.passes.diagnostics import verify
-    from rlx.passes.registry import PASSES
     from rlx.passes.verify_stage import verify_stage
 
     def check(stage: str) -> None:
@@ -38,12 +121,21 @@ def run_to(module: ModuleOp, stage: str) -> None:
         check("lir")
         return
     verify(module)
-    ctx = Context()
-    for reached, passes in (("mir", TO_MIR), ("lir", "plan-lir")):
-        if stage == "hir":
-            break
-        for name in passes.split(","):
-            PASSES[name]()().apply(ctx, module)
-        check(reached)
-        if reached == stage:
-            break
+    if stage == "hir":
+        return
+    verbose = profile is not None and profile.passes.verbose
+    for p in _passes(DEFAULT if profile is None else pipeline_for(profile)):
+        if p.name == PLAN:
+            check("mir")
+            if stage == "mir":
+                return
+        started = time.perf_counter()
+        p.apply(Context(), module)
+        if verbose:
+            _tell(p, module, time.perf_counter() - started)
+    check("lir")
+
+
+def _tell(p: ModulePass, module: ModuleOp, seconds: float) -> None:
+    count = sum(1 for _ in module.walk())
+    print(f"rlx: {p}: {count} operations, {seconds * 1000:.1f} ms", file=sys.stderr)

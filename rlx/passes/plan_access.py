@@ -118,27 +118,87 @@ def _turns(op: lir.LoopOp) -> list[int]:
 
 
 def events(
-    plan: Plan,
-    ops: Iterable[Operation],
-    job: lir.Job,
-    layer: int | None = None,
-    started: bool = False,
-) -> Iterator[Access | None]:
-    """
-    Give a job's launches in order, and None for each barrier that it passes.
-
-    A job has no barriers of what stands before its first launch in the text.
-    """
+    plan: Plan, ops: Iterable[Operation], job: lir.Job, layer: int | None = None
+) -> Iterator[Access]:
+    """Give a job's launches: of loops some turns, of branches both sides."""
     for op in ops:
-        match op:
-            case lir.LaunchOp() if op.job == job:
-                started = True
+        if isinstance(op, lir.LaunchOp):
+            if op.job == job:
                 yield plan.access(op, layer)
-            case lir.BarrierOp() if started:
-                yield None
-            case lir.LoopOp() if any(o.job == job for o in launches([op])):
-                for turn in _turns(op):
-                    yield from events(plan, op.body.block.ops, job, turn, started)
-                started = True
-            case _:
-                pass
+            continue
+        for turn in _turns(op) if isinstance(op, lir.LoopOp) else [layer]:
+            for region in op.regions:
+                yield from events(plan, region.block.ops, job, turn)
+
+
+@dataclass
+class Threads:
+    """What the threads of a job may be doing at the same time, along every way through it."""
+
+    plan: Plan
+    job: lir.Job
+    pending: list[Access] = field(default_factory=list[Access])
+    """Launches since the last barrier."""
+    started: bool = False
+    """Whether the text has had a launch of the job: barriers before it are not in the job."""
+    conflicts: list[tuple[Access, Access, tuple[Bytes, Bytes]]] = field(
+        default_factory=list[tuple[Access, Access, tuple[Bytes, Bytes]]]
+    )
+
+    def run(self, ops: Iterable[Operation], layer: int | None) -> None:
+        """Follow operations in the loop's turn `layer`."""
+        for op in ops:
+            match op:
+                case lir.LaunchOp() if op.job == self.job:
+                    self.started = True
+                    self.add(self.plan.access(op, layer))
+                case lir.BarrierOp() if self.started:
+                    self.pending = []
+                case lir.LoopOp() if self._runs(op):
+                    started = self.started
+                    for turn in _turns(op):
+                        self.started = started
+                        self.run(op.body.block.ops, turn)
+                case lir.IfOp() if self._runs(op):
+                    self._read(op)
+                    before = self.pending
+                    self.run(op.then.block.ops, layer)
+                    after, self.pending = self.pending, before
+                    self.run(op.otherwise.block.ops, layer)
+                    self._meet(after)
+                case lir.WhileOp() if self._runs(op):
+                    self._while(op, layer)
+                case _:
+                    pass
+
+    def _while(self, op: lir.WhileOp, layer: int | None) -> None:
+        started = self.started
+        self.run(op.test.block.ops, layer)
+        self._read(op)
+        ends = self.pending
+        for _ in range(2):
+            self.run(op.body.block.ops, layer)
+            self.started = started
+            self.run(op.test.block.ops, layer)
+            self._read(op)
+            self._meet(ends)
+            ends = self.pending
+
+    def add(self, event: Access) -> None:
+        """Let a launch begin while those since the last barrier may still run."""
+        for earlier in self.pending:
+            found = earlier.conflict(event)
+            if found is not None:
+                self.conflicts.append((event, earlier, found))
+        self.pending = [*self.pending, event]
+
+    def _read(self, op: lir.IfOp | lir.WhileOp) -> None:
+        read = [self.plan.bytes_of(op.condition, None)]
+        self.add(Access(f"the condition of {op.name}", self.job, read, []))
+
+    def _meet(self, others: list[Access]) -> None:
+        known = {id(event) for event in self.pending}
+        self.pending = [*self.pending, *(e for e in others if id(e) not in known)]
+
+    def _runs(self, op: Operation) -> bool:
+        return any(o.job == self.job for o in launches([op]))

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +35,18 @@ class Loop:
     """`steps` run `count` times (at least once)."""
 
     count: int
-    steps: tuple[Step | Loop, ...]
+    steps: tuple[Node, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Branch:
+    """One of two lists of steps runs."""
+
+    then: tuple[Node, ...]
+    otherwise: tuple[Node, ...]
+
+
+Node: TypeAlias = Step | Loop | Branch
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +68,7 @@ class PlannedView:
 
 
 def check_plan(
-    accesses: Sequence[Step | Loop],
+    accesses: Sequence[Node],
     slots: Iterable[PlannedSlot],
     arena_size: int,
     *,
@@ -161,37 +173,55 @@ class _Layout:
         return f"{id} at [{start}, {end})"
 
 
-def _number(accesses: Sequence[Step | Loop]) -> Iterator[Step]:
+def _number(accesses: Sequence[Node]) -> Iterator[Step]:
     for access in accesses:
         if isinstance(access, Step):
             yield access
-        else:
-            yield from _number(access.steps)
+        for part in _parts(access):
+            yield from _number(part)
 
 
-def _loops(accesses: Sequence[Step | Loop]) -> Iterator[Loop]:
+def _parts(access: Node) -> tuple[Sequence[Node], ...]:
+    """Return the lists of steps in a loop or a branch."""
+    match access:
+        case Step():
+            return ()
+        case Loop():
+            return (access.steps,)
+        case Branch():
+            return (access.then, access.otherwise)
+
+
+def _loops(accesses: Sequence[Node]) -> Iterator[Loop]:
     for access in accesses:
         if isinstance(access, Loop):
             yield access
-            yield from _loops(access.steps)
+        for part in _parts(access):
+            yield from _loops(part)
 
 
 class _Program:
     """The steps with a number each (in program order), nested as they were given."""
 
-    def __init__(self, accesses: Sequence[Step | Loop], steps: list[Step]) -> None:
+    def __init__(self, accesses: Sequence[Node], steps: list[Step]) -> None:
         self.steps = steps
         self.tree, _ = self._nest(accesses, 0)
 
-    def _nest(self, accesses: Sequence[Step | Loop], number: int) -> tuple[list[_Node], int]:
+    def _nest(self, accesses: Sequence[Node], number: int) -> tuple[list[_Node], int]:
         nodes: list[_Node] = []
         for access in accesses:
             if isinstance(access, Step):
                 nodes.append(number)
                 number += 1
+                continue
+            bodies: list[list[_Node]] = []
+            for part in _parts(access):
+                body, number = self._nest(part, number)
+                bodies.append(body)
+            if isinstance(access, Loop):
+                nodes.append(_Body(access.count > 1, *bodies))
             else:
-                body, number = self._nest(access.steps, number)
-                nodes.append(_Body(access.count > 1, body))
+                nodes.append(_Fork(*bodies))
         return nodes, number
 
     def show(self, number: int) -> str:
@@ -205,7 +235,13 @@ class _Body:
     nodes: list[_Node]
 
 
-_Node = int | _Body
+@dataclass(frozen=True, slots=True)
+class _Fork:
+    then: list[_Node]
+    otherwise: list[_Node]
+
+
+_Node = int | _Body | _Fork
 
 
 def _check_liveness(
@@ -269,6 +305,11 @@ def _walk_back(
             live = live - {id for id in step.writes if layout.roots[id] == id}
             live |= {layout.roots[id] for id in step.reads}
             continue
+        if isinstance(node, _Fork):
+            sides = (node.then, node.otherwise)
+            needed = [_walk_back(program, layout, side, live, live_after) for side in sides]
+            live = needed[0] | needed[1]
+            continue
         entry = _walk_back(program, layout, node.nodes, live, live_after)
         if node.repeats:
             # What the body needs at its start it also needs at the end of the round before.
@@ -314,13 +355,32 @@ def _simulate(
 
     for id in given:
         write(id, None)
-    for number in _unrolled(program.tree):
-        step = program.steps[number]
-        for id in step.reads:
-            if (hole := lost(id)) is not None:
-                problems.append(_explain(program, layout, number, id, hole))
-        for id in step.writes:
-            write(id, number)
+
+    def run(nodes: list[_Node]) -> None:
+        nonlocal holes
+        for node in nodes:
+            match node:
+                case int():
+                    for id in program.steps[node].reads:
+                        if (hole := lost(id)) is not None:
+                            problems.append(_explain(program, layout, node, id, hole))
+                    for id in program.steps[node].writes:
+                        write(id, node)
+                case _Body():
+                    # Two rounds of a loop show all that more rounds can: the second starts as all
+                    # later ones do.
+                    for _ in range(2 if node.repeats else 1):
+                        run(node.nodes)
+                case _Fork():
+                    before = {root: list(found) for root, found in holes.items()}
+                    run(node.then)
+                    after, holes = holes, before
+                    run(node.otherwise)
+                    # What either side has lost is lost.
+                    for root, found in after.items():
+                        holes[root] += [h for h in found if h not in holes[root]]
+
+    run(program.tree)
     for id in kept:
         hole = lost(id)
         if hole is None:
@@ -333,16 +393,6 @@ def _simulate(
                 f"output clobbered: {layout.show(id)} is overwritten {where} with {hole.by}"
             )
     return problems
-
-
-def _unrolled(nodes: list[_Node]) -> Iterator[int]:
-    # Two rounds of a loop show all that more rounds can: the second starts as all later ones do.
-    for node in nodes:
-        if isinstance(node, int):
-            yield node
-        else:
-            for _ in range(2 if node.repeats else 1):
-                yield from _unrolled(node.nodes)
 
 
 def _cut(hole: _Hole, start: int, end: int) -> Iterator[_Hole]:

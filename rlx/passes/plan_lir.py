@@ -17,11 +17,13 @@ from rlx.dialects import hir, lir
 from rlx.dialects.common import DimTable
 from rlx.passes import arena
 from rlx.passes.barriers import insert_barriers
+from rlx.passes.bind_io import bind_io
 from rlx.passes.buffers import Buffer, Space
 from rlx.passes.outline import Kernels
 from rlx.passes.program import Program
-from rlx.passes.schedule import Loop, Member, Operand, Schedule, Step, bind_io
+from rlx.passes.schedule import Schedule
 from rlx.passes.segments import ALIGNMENT, Segments, packing
+from rlx.passes.steps import Branch, Item, Loop, Member, Operand, Step, While, buffers_of
 
 
 @dataclass
@@ -32,6 +34,11 @@ class _Emitter:
 
     def declare(self, block: Block, buffers: Sequence[Buffer], offsets: dict[int, int]) -> None:
         for i, buffer in enumerate(buffers):
+            if buffer.root is not None:
+                view = lir.ViewOp(self.values[buffer.root], buffer.offset, buffer.type)
+                block.add_op(view)
+                self.values[buffer] = view.result
+                continue
             match buffer.space:
                 case Space.INPUT:
                     op = lir.InputOp(buffer.name, buffer.index, buffer.type)
@@ -42,21 +49,36 @@ class _Emitter:
             block.add_op(op)
             self.values[buffer] = op.result
 
-    def emit(self, block: Block, items: Sequence[Step | Loop], layer: SSAValue | None) -> None:
+    def emit(self, block: Block, items: Sequence[Item], layer: SSAValue | None) -> None:
         members: dict[Member, SSAValue] = {}
         for item in items:
-            if isinstance(item, Loop):
-                body = Block(arg_types=[IndexType()])
-                body.args[0].name_hint = "layer"
-                self.emit(body, item.steps, body.args[0])
-                block.add_op(lir.LoopOp(item.layers.start, item.layers.stop, body))
-                continue
-            ins, outs = (
-                [self._value(block, o, layer, members) for o in operands]
-                for operands in (item.ins, item.outs)
-            )
-            scratch = self.values[item.scratch] if item.scratch is not None else None
-            block.add_op(lir.LaunchOp(item.kernel, item.phase, ins, outs, scratch))
+            match item:
+                case Step():
+                    ins, outs = (
+                        [self._value(block, o, layer, members) for o in operands]
+                        for operands in (item.ins, item.outs)
+                    )
+                    scratch = self.values[item.scratch] if item.scratch is not None else None
+                    block.add_op(lir.LaunchOp(item.kernel, item.phase, ins, outs, scratch))
+                case Loop():
+                    body = Block(arg_types=[IndexType()])
+                    body.args[0].name_hint = "layer"
+                    self.emit(body, item.items, body.args[0])
+                    block.add_op(lir.LoopOp(item.layers.start, item.layers.stop, body))
+                case Branch():
+                    parts = self._regions(layer, item.then, item.otherwise)
+                    block.add_op(lir.IfOp(self.values[item.condition], *parts))
+                case While():
+                    parts = self._regions(layer, item.test, item.body)
+                    block.add_op(lir.WhileOp(self.values[item.condition], *parts))
+
+    def _regions(
+        self, layer: SSAValue | None, first: Sequence[Item], second: Sequence[Item]
+    ) -> tuple[Block, Block]:
+        blocks = Block(), Block()
+        for block, items in zip(blocks, (first, second), strict=True):
+            self.emit(block, items, layer)
+        return blocks
 
     def _value(
         self,
@@ -127,9 +149,12 @@ class PlanLirPass(ModulePass):
         body = Block()
         emitter = _Emitter()
         slots = [b for b in schedule.buffers if b.space is Space.SLOT]
-        ordered = [*inputs, *outputs, *slots]
+        used = dict.fromkeys(buffers_of(schedule.items))
+        ordered = [*inputs, *outputs, *slots, *(b for b in used if b.root is not None)]
         index = {b: i for i, b in enumerate(schedule.buffers)}
-        offsets = {i: placement.offsets.get(index[b], 0) for i, b in enumerate(ordered)}
+        offsets = {
+            i: placement.offsets.get(index[b], 0) for i, b in enumerate(ordered) if b in index
+        }
         emitter.declare(body, ordered, offsets)
         emitter.emit(body, [*packs, *schedule.items], None)
         kernels = list(schedule.kernels.ops.values())

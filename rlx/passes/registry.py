@@ -29,6 +29,10 @@ PASSES: dict[str, Callable[[], type[ModulePass]]] = {
         "fuse-shared-input",
         "fuse-epilogue",
         "fuse-norm",
+        "set-precision",
+        "fuse-attention",
+        "fuse-residual-norm",
+        "fuse-rows",
         "hoist-params",
         "derive-phases",
         "plan-lir",
@@ -36,9 +40,13 @@ PASSES: dict[str, Callable[[], type[ModulePass]]] = {
         "verify-ssa",
         "verify-stage",
         "canonicalize",
+        "constant-fold",
+        "simplify-algebra",
+        "eliminate-moves",
+        "cse",
+        "dce",
+        "unfuse",
+        "select-peaks-only-outputs",
+        "assert-fusion-clean",
     ),
-    "cse": _lazy(
-        "xdsl.transforms.common_subexpression_elimination", "CommonSubexpressionElimination"
-    ),
-    "dce": _lazy("xdsl.transforms.dead_code_elimination", "DeadCodeElimination"),
 }

@@ -76,11 +76,13 @@ class _Counted(RewritePattern):
         total = self._counts.total()
         if total <= REWRITES + REWRITES_PER_OPERATION * self._size:
             return
-        applied = ", ".join(f"{p} {n} times" for p, n in self._counts.most_common(3))
+        # Those that go round in circles have a large share each.
+        names = sorted(p for p, n in self._counts.items() if n * 10 >= total)
+        verb = "was" if len(names) == 1 else "were"
         error = IrError(
             place,
-            f"rewriting does not end: {total} rewrites of {self._size} operations ({applied}; "
-            f"last {pattern} on {name}): a pattern must not match what it or another pattern "
-            "has made, or must make the module smaller",
+            f"rewriting does not end: {' and '.join(names)} {verb} applied {total:,} times in a "
+            f"module of {self._size} operations, last to {name}: a pattern must not match what "
+            "it or another pattern makes",
         )
         raise _Stop(error)

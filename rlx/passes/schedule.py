@@ -2,50 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TypeAlias
 
-from xdsl.dialects.builtin import ArrayAttr, DictionaryAttr, StringAttr, i8
+from xdsl.dialects.builtin import i8
 from xdsl.dialects.func import FuncOp, ReturnOp
 from xdsl.ir import Attribute, Block, Operation, SSAValue
 
 from rlx.dialects import mir
-from rlx.dialects.common import DimTable, PhaseAttr, PhaseKind, tensor
+from rlx.dialects.common import DimTable, PhaseAttr, PhaseKind, dims_of, element_of, tensor
+from rlx.dialects.control import YieldOp, yielded
+from rlx.dialects.primitives import numbers
 from rlx.lowering.kernels import scratch_of
 from rlx.passes.buffers import Buffer, Space, dies_at, size_of
 from rlx.passes.diagnostics import IrError
 from rlx.passes.outline import Kernels, Launch
-
-
-@dataclass(frozen=True)
-class Member:
-    """A weight or a state, at the layer of the enclosing loop if `layered`."""
-
-    symbol: str
-    type: Attribute
-    layered: bool
-    packed: bool = True
-
-
-Operand: TypeAlias = Buffer | Member
-
-
-@dataclass
-class Step:
-    """A launch with the buffers it reads and writes."""
-
-    kernel: str
-    phase: PhaseKind
-    ins: list[Operand]
-    outs: list[Operand]
-    scratch: Buffer | None = None
-
-
-@dataclass
-class Loop:
-    layers: range
-    steps: list[Step]
+from rlx.passes.steps import (
+    Branch,
+    Item,
+    Loop,
+    Member,
+    Operand,
+    Step,
+    While,
+    buffers_of,
+    replace,
+)
 
 
 @dataclass
@@ -55,7 +37,7 @@ class Schedule:
     table: DimTable
     functions: dict[str, FuncOp]
     kernels: Kernels = field(default_factory=Kernels)
-    items: list[Step | Loop] = field(default_factory=list[Step | Loop])
+    items: list[Item] = field(default_factory=list[Item])
     buffers: list[Buffer] = field(default_factory=list[Buffer])
     families: frozenset[str] = frozenset()
     """Weights that have a member for each layer; the others are the same in all layers."""
@@ -64,6 +46,8 @@ class Schedule:
     env: dict[SSAValue, Operand] = field(default_factory=dict[SSAValue, Operand])
     frozen: set[SSAValue] = field(default_factory=set[SSAValue])
     """Values whose buffers may not be taken over by a result."""
+    names: dict[Buffer, list[SSAValue]] = field(default_factory=dict[Buffer, list[SSAValue]])
+    """The values in a buffer that has bytes of its own: they die together."""
     zeroed: dict[str, Buffer] = field(default_factory=dict[str, Buffer])
     """Scratch that is zero before each launch, by kernel: others find other words zero."""
     phase: PhaseKind = PhaseKind.STEADY_STATE
@@ -72,55 +56,84 @@ class Schedule:
 
     def buffer(self, type_: Attribute) -> Buffer:
         new = Buffer(type_, size_of(type_, self.table), self.time, self.time)
+        new.whole_run = self.phase is PhaseKind.PROLOGUE
         self.buffers.append(new)
         return new
 
-    def run(self, block: Block, layers: range | None, steps: list[Step | Loop]) -> None:
-        """Schedule a function's operations; `layers` are those of the enclosing loop."""
+    def bind(self, value: SSAValue, operand: Operand) -> None:
+        """Say where a value lies."""
+        self.env[value] = operand
+        if isinstance(operand, Buffer):
+            self.names.setdefault(operand.base, []).append(value)
+            if operand.base.whole_run:
+                self.frozen.add(value)
+
+    def run(self, block: Block, layers: range | None, items: list[Item], top: bool = False) -> None:
+        """Schedule operations; `layers` are those of the enclosing loop, `top` says it is @main."""
         for op in block.ops:
-            if layers is None:
+            if top:
                 self.phase = phase_of(op)
             match op:
                 case mir.LoadWeightOp():
                     symbol = op.weight.root_reference.data
-                    own = layers if symbol in self.families else None
-                    self._name(op.result, symbol, own, packed=False)
+                    layered = layers is not None and symbol in self.families
+                    self.env[op.result] = Member(symbol, op.result.type, layered, packed=False)
                 case mir.LoadStateOp():
-                    self._name(op.result, op.state.root_reference.data, layers)
+                    symbol = op.state.root_reference.data
+                    self._use(symbol, layers)
+                    self.env[op.result] = Member(symbol, op.result.type, layers is not None)
                 case mir.PackOp():
-                    source = self.env.get(op.input)
-                    if not isinstance(source, Member):
-                        raise IrError(op, "plan-lir: expected a weight to pack")
-                    self.env[op.result] = Member(source.symbol, op.result.type, source.layered)
+                    self._pack(op, layers)
                 case mir.RepeatOp():
                     if layers is not None:
                         raise IrError(op, "plan-lir: expected no repeat in a repeated function")
-                    steps.append(self._loop(op, steps))
-                case ReturnOp():
+                    items.append(self._loop(op, items))
+                case mir.IfOp():
+                    items.append(self._branch(op, layers))
+                case mir.WhileOp():
+                    items.append(self._while(op, layers, items))
+                case mir.ReshapeOp() | mir.SliceOp() if self._view(op):
+                    pass
+                case ReturnOp() | YieldOp():
                     pass
                 case _:
-                    self._launch(op, steps)
+                    self._launch(op, items)
 
-    def _name(
-        self, value: SSAValue, symbol: str, layers: range | None, packed: bool = True
-    ) -> None:
+    def _use(self, symbol: str, layers: range | None) -> None:
         used = self.layers.get(symbol)
         here = layers or range(1)
         if used is not None:
             here = range(min(used.start, here.start), max(used.stop, here.stop))
         self.layers[symbol] = here
-        self.env[value] = Member(symbol, value.type, layers is not None, packed)
 
-    def _launch(self, op: Operation, steps: list[Step | Loop]) -> None:
+    def _pack(self, op: mir.PackOp, layers: range | None) -> None:
+        source = self.env.get(op.input)
+        if not isinstance(source, Member) or source.packed:
+            raise IrError(op, "plan-lir: expected a weight to pack")
+        symbol = source.symbol if op.panels else plain(source.symbol)
+        self._use(symbol, layers if source.layered else None)
+        self.env[op.result] = Member(symbol, op.result.type, source.layered)
+
+    def _view(self, op: mir.ReshapeOp | mir.SliceOp) -> bool:
+        """Let a result be bytes of its operand, if it may; return whether it is."""
+        source = self.env.get(op.input)
+        offset = byte_offset(op)
+        if not isinstance(source, Buffer) or offset is None:
+            return False
+        view = Buffer(op.result.type, size_of(op.result.type, self.table), self.time, self.time)
+        view.root, view.offset = source.base, source.offset + offset
+        view.use(self.time)
+        self.bind(op.result, view)
+        return True
+
+    # Launches
+
+    def _launch(self, op: Operation, items: list[Item]) -> None:
         launch = self.kernels.outline(op)
         ins = [self._operand(v, op) for v in launch.ins]
         outs = [self._result(launch, op, i) for i in range(len(launch.outs))]
-        if self.phase is PhaseKind.PROLOGUE:
-            for buffer in outs:
-                buffer.whole_run = True
-            self.frozen.update(launch.outs)
         scratch = self._scratch(launch.kernel)
-        self._add(Step(launch.kernel, self.phase, ins, [*outs], scratch), steps)
+        self._add(Step(launch.kernel, self.phase, ins, [*outs], scratch), items)
 
     def _operand(self, value: SSAValue, op: Operation) -> Operand:
         """Return what a launch reads: a buffer, a state, or a packed weight."""
@@ -161,89 +174,183 @@ class Schedule:
         for position, out in sorted(launch.in_place):
             operand = launch.ins[position]
             old = self.env[operand]
-            if out != index or operand in self.frozen or not isinstance(old, Buffer):
+            if out != index or not isinstance(old, Buffer) or not self._dies(operand, op):
                 continue
-            taken = any(self.env[v] is old for v in launch.outs[:index])
-            if not taken and dies_at(operand, op):
-                self.env[value] = old
+            taken = (self.env[v] for v in launch.outs[:index])
+            if not any(isinstance(t, Buffer) and t.base is old.base for t in taken):
+                self.bind(value, old)
                 return old
-        self.env[value] = self.buffer(value.type)
-        return self.buffers[-1]
-
-    def _add(self, step: Step, steps: list[Step | Loop]) -> None:
-        for operand in (*step.ins, *step.outs, step.scratch):
-            if isinstance(operand, Buffer):
-                operand.use(self.time)
-        steps.append(step)
-        self.time += 1
-
-    def copy(self, value: Buffer, steps: list[Step | Loop], target: Buffer | None = None) -> Buffer:
-        new = target or self.buffer(value.type)
-        kernel = self.kernels.copy(value.type)
-        self._add(Step(kernel, self.phase, [value], [new]), steps)
+        new = self.buffer(value.type)
+        self.bind(value, new)
         return new
 
-    def _loop(self, op: mir.RepeatOp, steps: list[Step | Loop]) -> Loop:
+    def _dies(self, value: SSAValue, op: Operation) -> bool:
+        """Return whether the bytes of a value are free after an operation."""
+        buffer = self.env[value]
+        if not isinstance(buffer, Buffer) or value in self.frozen:
+            return False
+        sharing = self.names[buffer.base]
+        return all(v not in self.frozen and dies_at(v, op) for v in sharing)
+
+    def _add(self, step: Step, items: list[Item]) -> None:
+        for buffer in buffers_of([step]):
+            buffer.use(self.time)
+        items.append(step)
+        self.time += 1
+
+    def copy(self, value: Buffer, items: list[Item], target: Buffer | None = None) -> Buffer:
+        new = target or self.buffer(value.type)
+        kernel = self.kernels.copy(value.type)
+        self._add(Step(kernel, self.phase, [value], [new]), items)
+        return new
+
+    # Control
+
+    def _carried(
+        self, op: Operation, outer: SSAValue, items: list[Item], others: Sequence[Operand | None]
+    ) -> Buffer:
+        """Return the buffer that a loop carries from `outer` on: its own, or a copy."""
+        buffer = self._buffer_of(outer, op)
+        shared = any(isinstance(o, Buffer) and o.base is buffer.base for o in others)
+        inside = any(
+            use.operation is not op and op.is_ancestor(use.operation) for use in outer.uses
+        )
+        if shared or inside or buffer.root is not None or not self._dies(outer, op):
+            return self.copy(buffer, items)
+        return buffer
+
+    def _loop(self, op: mir.RepeatOp, items: list[Item]) -> Loop:
         name = op.callee.root_reference.data
         if name not in self.functions:
             raise IrError(op, f"plan-lir: expected a function @{name}, there is none")
-        callee = self.functions[name]
-        args = callee.body.block.args
+        block = self.functions[name].body.block
         carried: list[Buffer] = []
         kept = [self.env.get(v) for v in op.arguments[len(op.res) :]]
-        for i, (outer, arg) in enumerate(zip(op.arguments, args, strict=True)):
+        for i, (outer, arg) in enumerate(zip(op.arguments, block.args, strict=True)):
             if i < len(op.res):
-                operand = self._buffer_of(outer, op)
-                shared = operand in carried or operand in kept
-                if shared or outer in self.frozen or not dies_at(outer, op):
-                    operand = self.copy(operand, steps)
-                carried.append(operand)
-                self.env[arg] = operand
+                carried.append(self._carried(op, outer, items, [*carried, *kept]))
+                self._enter(arg, carried[-1])
             elif outer in self.env:
-                self.frozen.add(arg)
                 self.env[arg] = self.env[outer]
+                self.frozen.add(arg)
             else:
                 raise IrError(op, "plan-lir: a view of a state is not an argument of a layer")
         start = self.time
         layers = range(op.first.value.data, op.last.value.data)
         loop = Loop(layers, [])
-        body: list[Step | Loop] = []
-        self.run(callee.body.block, layers, body)
-        self._carry(callee, carried, body)
-        loop.steps = [s for s in body if isinstance(s, Step)]
-        for buffer in self._used_from_outside(loop, start):
-            buffer.use(self.time - 1)
-        for result, buffer in zip(op.res, carried, strict=True):
-            self.env[result] = buffer
+        self.run(block, layers, loop.items)
+        assert block.last_op is not None
+        self._carry(block.last_op, carried, loop.items)
+        self._leave(loop, start, op, carried)
         return loop
 
-    def _used_from_outside(self, loop: Loop, start: int) -> Iterable[Buffer]:
-        """Return the buffers that every turn of a loop finds as the first one found them."""
-        operands = (o for step in loop.steps for o in (*step.ins, *step.outs))
-        return {o for o in operands if isinstance(o, Buffer) and o.first < start}
+    def _branch(self, op: mir.IfOp, layers: range | None) -> Branch:
+        item = Branch(self._condition(op.condition, op), [], [])
+        results = [self.buffer(r.type) for r in op.res]
+        for region, items in ((op.then, item.then), (op.otherwise, item.otherwise)):
+            start = self.time
+            self.run(region.block, layers, items)
+            self._deliver(yielded(region.block), results, items, start)
+        # A branch that wrote where the condition is would have to wait for all that read it.
+        item.condition.use(self.time - 1)
+        for result, buffer in zip(op.res, results, strict=True):
+            self.bind(result, buffer)
+        return item
 
-    def _carry(self, callee: FuncOp, carried: list[Buffer], body: list[Step | Loop]) -> None:
-        """Bring what a layer returns into the buffers where the next layer looks for it."""
-        returned = callee.body.block.last_op
-        assert isinstance(returned, ReturnOp)
-        values = [self._buffer_of(value, returned) for value in returned.arguments]
+    def _condition(self, value: SSAValue, op: Operation) -> Buffer:
+        """Return the buffer of a condition, which every thread reads before it goes on."""
+        buffer = self._buffer_of(value, op)
+        buffer.use(self.time)
+        self.time += 1
+        return buffer
+
+    def _deliver(
+        self, op: YieldOp, results: Sequence[Buffer], items: list[Item], start: int
+    ) -> None:
+        """Bring what a branch yields to where the results are: made there, or copied."""
+        moved: dict[Buffer, Buffer] = {}
+        for value, target in zip(op.arguments, results, strict=True):
+            source = self._buffer_of(value, op)
+            source = moved.get(source, source)
+            if source not in results and self._made_since(source, start, target):
+                replace(items, source, target)
+                target.use(source.last)
+                self.buffers.remove(source)
+                moved[source] = target
+            else:
+                self.copy(source, items, target)
+
+    def _made_since(self, buffer: Buffer, start: int, target: Buffer) -> bool:
+        """Return whether a buffer is of this branch alone, so that another can stand for it."""
+        own = buffer.root is None and buffer.space is Space.SLOT and not buffer.whole_run
+        viewed = any(self.env[v] is not buffer for v in self.names.get(buffer, ()))
+        return own and not viewed and buffer.first >= start and buffer.size == target.size
+
+    def _while(self, op: mir.WhileOp, layers: range | None, items: list[Item]) -> While:
+        test, body = op.condition.block, op.body.block
+        carried: list[Buffer] = []
+        for outer in op.inits:
+            carried.append(self._carried(op, outer, items, carried))
+        start = self.time
+        for arg, buffer in zip(test.args, carried, strict=True):
+            self._enter(arg, buffer)
+            self.frozen.add(arg)
+        tests: list[Item] = []
+        self.run(test, layers, tests)
+        last = yielded(test)
+        item = While(self._condition(last.arguments[0], last), tests, [])
+        for arg, buffer in zip(body.args, carried, strict=True):
+            self._enter(arg, buffer)
+        self.run(body, layers, item.body)
+        self._carry(yielded(body), carried, item.body)
+        item.condition.use(self.time - 1)
+        self._leave(item, start, op, carried)
+        return item
+
+    def _enter(self, arg: SSAValue, buffer: Buffer) -> None:
+        """Let a loop's argument be the one value in a buffer that is carried."""
+        self.names[buffer] = []
+        self.bind(arg, buffer)
+
+    def _leave(
+        self, item: Loop | While, start: int, op: Operation, carried: Sequence[Buffer]
+    ) -> None:
+        """Keep what every turn finds as the first one did to the end; bind the results."""
+        # A loop without launches has no turn to tell apart; it lasts a moment all the same.
+        self.time = max(self.time, start + 1)
+        for buffer in {b.base for b in buffers_of([item])}:
+            if buffer.first < start:
+                buffer.use(self.time - 1)
+        for result, buffer in zip(op.results, carried, strict=True):
+            self._enter(result, buffer)
+
+    def _carry(self, op: Operation, carried: list[Buffer], items: list[Item]) -> None:
+        """Bring what a turn ends with into the buffers where the next turn looks for it."""
+        values = [self._buffer_of(value, op) for value in op.operands]
         moves = [(v, b) for v, b in zip(values, carried, strict=True) if v is not b]
-        if any(v in carried for v, _ in moves):
-            moves = [(self.copy(v, body), b) for v, b in moves]
+        if any(v.base in carried for v, _ in moves):
+            moves = [(self.copy(v, items), b) for v, b in moves]
         for value, buffer in moves:
-            self.copy(value, body, buffer)
+            self.copy(value, items, buffer)
 
 
-def _argument_names(function: FuncOp, attrs: ArrayAttr[DictionaryAttr] | None, n: int) -> list[str]:
-    names: list[str] = []
-    for i in range(n):
-        entry = attrs.data[i].data.get("rlx.name") if attrs is not None else None
-        names.append(
-            entry.data if isinstance(entry, StringAttr) else f"{function.sym_name.data}{i}"
-        )
-    if len(set(names)) != len(names):
-        raise IrError(function, f"plan-lir: expected a name for each, got {', '.join(names)}")
-    return names
+def plain(symbol: str) -> str:
+    """Return the name of a weight's elements as they are, beside its panels."""
+    return f"{symbol}.plain"
+
+
+def byte_offset(op: mir.ReshapeOp | mir.SliceOp) -> int | None:
+    """Return where in its input an operation's result lies as it is; None if it does not."""
+    if isinstance(op, mir.ReshapeOp):
+        return 0
+    dims, parts = dims_of(op.input.type), dims_of(op.result.type)
+    starts, steps = numbers(op.starts), numbers(op.steps)
+    whole = dims[1:] == parts[1:] and not any(starts[1:]) and all(s == 1 for s in steps)
+    inner = [d for d in dims[1:] if isinstance(d, int)]
+    if not dims or not whole or (starts[0] and len(inner) < len(dims) - 1):
+        return None
+    size = size_of(tensor([1, *inner], element_of(op.input.type)), DimTable({}))
+    return starts[0] * size
 
 
 def phase_of(op: Operation) -> PhaseKind:
@@ -256,56 +363,3 @@ def phase_of(op: Operation) -> PhaseKind:
     if isinstance(op, mir.RepeatOp) and given is PhaseKind.PROLOGUE:
         raise IrError(op, "plan-lir: expected a repeat in the steady state or later")
     return given
-
-
-def order_by_phase(block: Block) -> None:
-    """Put the operations of @main into the order of their phases; within a phase it stays."""
-
-    def rank(op: Operation) -> int:
-        order = list(PhaseKind)
-        return len(order) if isinstance(op, ReturnOp) else order.index(phase_of(op))
-
-    ops = sorted(block.ops, key=rank)
-    ready: set[SSAValue] = set(block.args)
-    for op in ops:
-        late = next((v for v in mir.captures(op) if v not in ready), None)
-        if late is not None:
-            assert isinstance(late.owner, Operation)
-            raise IrError(
-                op,
-                f"plan-lir: {op.name} is of the phase {phase_of(op)} and needs a result of "
-                f"{late.owner.name}, of the phase {phase_of(late.owner)}",
-            )
-        ready.update(op.results)
-    for op in ops:
-        op.detach()
-    block.add_ops(ops)
-
-
-def bind_io(schedule: Schedule, main: FuncOp) -> tuple[list[Buffer], list[Buffer]]:
-    """Schedule @main between buffers that the caller binds; return those of inputs and outputs."""
-    block = main.body.block
-    order_by_phase(block)
-    names = _argument_names(main, main.arg_attrs, len(block.args))
-    inputs: list[Buffer] = []
-    for i, (arg, name) in enumerate(zip(block.args, names, strict=True)):
-        buffer = schedule.buffer(arg.type)
-        buffer.space, buffer.name, buffer.index = Space.INPUT, name, i
-        schedule.env[arg] = buffer
-        schedule.frozen.add(arg)
-        inputs.append(buffer)
-    schedule.run(block, None, schedule.items)
-    schedule.phase = PhaseKind.EPILOGUE
-    returned = block.last_op
-    assert isinstance(returned, ReturnOp)
-    names = _argument_names(main, main.res_attrs, len(returned.arguments))
-    outputs: list[Buffer] = []
-    for i, (value, name) in enumerate(zip(returned.arguments, names, strict=True)):
-        buffer = schedule.env.get(value)
-        if not isinstance(buffer, Buffer):
-            raise IrError(returned, f"plan-lir: output '{name}' is a weight or a state")
-        if buffer.space is not Space.SLOT or buffer.whole_run:
-            buffer = schedule.copy(buffer, schedule.items)
-        buffer.space, buffer.name, buffer.index = Space.OUTPUT, name, i
-        outputs.append(buffer)
-    return inputs, outputs

@@ -157,6 +157,7 @@ DIALECTS = {
     "hir": ("rlx.dialects.hir", "Hir"),
     "mir": ("rlx.dialects.mir", "Mir"),
     "lir": ("rlx.dialects.lir", "Lir"),
+    "signal": ("rlx.dialects.signal", "Signal"),
     "graph": ("rlx.dialects.graph", "Graph"),
 }
 """Name -> module and attribute of a dialect; it is loaded when a text first names it."""

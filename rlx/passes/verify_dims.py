@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import NoReturn
 
-from xdsl.dialects.builtin import ModuleOp, StringAttr
+from xdsl.dialects.builtin import IntegerAttr, ModuleOp, StringAttr
 from xdsl.ir import Attribute, Operation
 from xdsl.utils.exceptions import VerifyException
 
@@ -40,6 +40,10 @@ def _check(op: Operation, table: Mapping[str, DimDef]) -> None:
         case mir.ConcatOp() if not _sums_up(op, table):
             types = [part.type for part in op.parts]
             fail(op, "is as long as its parts together", *types, op.result.type)
+        case Operation(name="signal.welch_peaks") if not _whole_segments(op, table):
+            fail(
+                op, "has a row for its number of segments", op.operands[0].type, op.results[0].type
+            )
         case _:
             pass
     for block in blocks:
@@ -98,6 +102,13 @@ def _total(dims: Iterable[Dim], table: Mapping[str, DimDef]) -> tuple[int, list[
         else:
             names.append(dim)
     return number, sorted(names)
+
+
+def _whole_segments(op: Operation, table: Mapping[str, DimDef]) -> bool:
+    segments = op.properties["segments"]
+    assert isinstance(segments, IntegerAttr)
+    rows, batch = (dims_of(v.type)[0] for v in (op.operands[0], op.results[0]))
+    return _count([rows], table) == _count([batch, segments.value.data], table)
 
 
 def _starts(op: Operation) -> list[str]:

@@ -24,6 +24,8 @@ def check_lir(program: Program, op: Operation) -> None:
             _check_slot(program, op)
         case lir.ViewOp():
             _check_view(program, op)
+        case lir.IfOp() | lir.WhileOp():
+            _check_condition(op)
         case lir.ProgramOp():
             _check_segments(program, op)
         case _:
@@ -54,6 +56,12 @@ def _check_launch(program: Program, op: lir.LaunchOp) -> None:
         fail(op, "expected a weight's source as the input of a kernel that packs, and of no other")
     if packs and op.phase.data is not PhaseKind.PROLOGUE:
         fail(op, f"packing runs in the prologue, got {op.phase.data}")
+
+
+def _check_condition(op: lir.IfOp | lir.WhileOp) -> None:
+    buffers = lir.SlotOp | lir.InputOp | lir.OutputOp | lir.ViewOp
+    if not isinstance(op.condition.owner, buffers):
+        fail(op, "expected a buffer as the condition")
 
 
 def _check_states(program: Program, op: lir.LaunchOp, kernel: lir.KernelOp) -> None:

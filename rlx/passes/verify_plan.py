@@ -19,14 +19,14 @@ from xdsl.ir import Operation, SSAValue
 from xdsl.passes import ModulePass
 
 from rlx.dialects import lir, mir
-from rlx.dialects.common import DimTable, PhaseKind, dims_of, format_of
-from rlx.lowering.formats import packed_bytes
+from rlx.dialects.common import DimTable, PhaseKind
 from rlx.passes import plan_check
 from rlx.passes.buffers import size_of
 from rlx.passes.diagnostics import IrError
 from rlx.passes.outline import in_place
-from rlx.passes.plan_access import Access, Plan, events, launches
+from rlx.passes.plan_access import Access, Plan, Threads, events, launches
 from rlx.passes.program import Program
+from rlx.passes.segments import member_bytes
 
 
 def check_planned(module: ModuleOp) -> list[str]:
@@ -161,9 +161,7 @@ def _is_placed(value: SSAValue) -> bool:
     return isinstance(value.owner, lir.SlotOp | lir.ViewOp | lir.InputOp | lir.OutputOp)
 
 
-def _steps(
-    plan: Plan, ops: Iterable[Operation], placed: set[int]
-) -> Iterator[plan_check.Step | plan_check.Loop]:
+def _steps(plan: Plan, ops: Iterable[Operation], placed: set[int]) -> Iterator[plan_check.Node]:
     """Give the launches of a step as the checker takes them, loops as loops."""
     for op in ops:
         if isinstance(op, lir.LaunchOp) and op.job == lir.Job.STEP:
@@ -172,6 +170,25 @@ def _steps(
             body = tuple(_steps(plan, op.body.block.ops, placed))
             if body:
                 yield plan_check.Loop(op.last.value.data - op.first.value.data, body)
+        elif isinstance(op, lir.IfOp) and _runs(op):
+            yield _condition(plan, op, placed)
+            sides = (tuple(_steps(plan, r.block.ops, placed)) for r in (op.then, op.otherwise))
+            yield plan_check.Branch(*sides)
+        elif isinstance(op, lir.WhileOp) and _runs(op):
+            test = (*_steps(plan, op.test.block.ops, placed), _condition(plan, op, placed))
+            body = tuple(_steps(plan, op.body.block.ops, placed))
+            yield from test
+            yield plan_check.Branch((plan_check.Loop(2, (*body, *test)),), ())
+
+
+def _runs(op: Operation) -> bool:
+    """Return whether a step runs launches of an operation."""
+    return any(o.job == lir.Job.STEP for o in launches([op]))
+
+
+def _condition(plan: Plan, op: lir.IfOp | lir.WhileOp, placed: set[int]) -> plan_check.Step:
+    id = plan.ids[op.condition]
+    return plan_check.Step((id,) if id in placed else (), name=f"the condition of {op.name}")
 
 
 def _step(plan: Plan, op: lir.LaunchOp, placed: set[int]) -> plan_check.Step:
@@ -209,22 +226,15 @@ def _hand_on(plan: Plan) -> Access | None:
 def _check_barriers(plan: Plan) -> Iterator[str]:
     """Between two barriers no launch touches what another one writes."""
     for job in lir.Job:
-        pending: list[Access] = []
-        sequence = list(events(plan, plan.program.body.block.ops, job))
+        threads = Threads(plan, job)
+        threads.run(plan.program.body.block.ops, None)
         if job == lir.Job.STEP and (last := _hand_on(plan)) is not None:
-            sequence.append(last)
-        for event in sequence:
-            if event is None:
-                pending.clear()
-                continue
-            for earlier in pending:
-                found = earlier.conflict(event)
-                if found is not None:
-                    yield (
-                        f"missing barrier: {event.name} touches {found[1]}, "
-                        f"{earlier.name} touches {found[0]}, and no barrier is between them"
-                    )
-            pending.append(event)
+            threads.add(last)
+        for event, earlier, (mine, theirs) in threads.conflicts:
+            yield (
+                f"missing barrier: {event.name} touches {theirs}, {earlier.name} touches {mine}, "
+                "and no barrier is between them"
+            )
 
 
 # Weights and states
@@ -252,8 +262,6 @@ def _check_packing(plan: Plan) -> Iterator[str]:
             yield f"late packing: {name} runs in the {op.phase.data}, expected the prologue"
     for job in (lir.Job.PROLOGUE, lir.Job.STEP):
         for event in events(plan, ops, job):
-            if event is None:
-                continue
             for used in event.reads:
                 symbol, layer = used.space
                 if symbol in weights and not any(layer in r for r in packed.get(symbol, ())):
@@ -304,11 +312,7 @@ def _check_segment(
 
 
 def _member_bytes(op: lir.WeightOp | lir.StateOp, table: DimTable) -> int:
-    dims = [d for d in dims_of(op.type) if isinstance(d, int)]
-    if isinstance(op, lir.StateOp):
-        return size_of(op.type, table)
-    format_ = format_of(op.type)
-    return dims[0] * 4 if len(dims) == 1 else packed_bytes(format_, dims[0], dims[1])
+    return size_of(op.type, table) if isinstance(op, lir.StateOp) else member_bytes(op, op.type)
 
 
 @dataclass(frozen=True)

@@ -18,13 +18,14 @@ from rlx.dialects import mir
 from rlx.errors import RlxError
 from rlx.passes.program import Program, fail
 from rlx.passes.verify_dims import check_dims
+from rlx.passes.verify_phases import check_order_of_phases
 
-_STEPS = "lir.view lir.ref lir.source lir.launch lir.barrier lir.loop"
+_STEPS = "lir.view lir.ref lir.source lir.launch lir.barrier lir.loop lir.if lir.while"
 
-_PRIMITIVES = " ".join(op.name for op in (*mir.PRIMITIVES, *mir.CONTROL))
-_HIR = f"hir.* !hir.weight !hir.state {_PRIMITIVES}"
-_MIR = "mir.* !mir.yield"
-_LAUNCHED = "mir.* !mir.kernel !mir.repeat !mir.if !mir.while"
+_PRIMITIVES = " ".join(op.name for op in (*mir.PRIMITIVES, *mir.SCANS, *mir.CONTROL))
+_HIR = f"hir.* !hir.weight !hir.state signal.* {_PRIMITIVES}"
+_MIR = "mir.* signal.* !mir.yield"
+_LAUNCHED = "mir.* signal.* !mir.kernel !mir.repeat !mir.if !mir.while"
 
 STAGES: dict[str, dict[str, str]] = {
     "hir": {
@@ -36,8 +37,8 @@ STAGES: dict[str, dict[str, str]] = {
     "mir": {
         "builtin.module": "hir.weight hir.state func.func",
         "func.func": f"{_MIR} func.return",
-        "mir.if": "mir.*",
-        "mir.while": "mir.*",
+        "mir.if": "mir.* signal.*",
+        "mir.while": "mir.* signal.*",
         "mir.kernel": _LAUNCHED,
     },
     "lir": {
@@ -45,6 +46,8 @@ STAGES: dict[str, dict[str, str]] = {
         "lir.kernel": f"{_LAUNCHED} !mir.load_weight !mir.load_state",
         "lir.program": f"lir.input lir.output lir.slot {_STEPS}",
         "lir.loop": _STEPS,
+        "lir.if": _STEPS,
+        "lir.while": _STEPS,
     },
 }
 """Stage -> operation with a region -> what may stand in it; `!` excludes from a dialect's `*`."""
@@ -66,6 +69,8 @@ def verify_stage(module: ModuleOp, stage: str) -> None:
     program.check_module()
     for op in module.walk():
         program.check(op)
+    for op in module.ops:
+        check_order_of_phases(op)
     if stage == "lir":
         from rlx.passes.verify_lir import check_lir
 

@@ -12,11 +12,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import singledispatch
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from xdsl.dialects.builtin import ArrayAttr, DictionaryAttr, ModuleOp, StringAttr, i32
+from xdsl.dialects.builtin import ArrayAttr, DictionaryAttr, ModuleOp, StringAttr, bf16
 from xdsl.dialects.func import FuncOp
 from xdsl.ir import Attribute, Block, Operation, SSAValue
 from xdsl.traits import IsTerminator
@@ -25,11 +25,14 @@ from rlx.dialects import hir, mir, ops
 from rlx.dialects.common import DimTable, dims_of, element_of
 from rlx.errors import RlxError
 from rlx.reference import kernels
-from rlx.reference.kernels import Array
+from rlx.reference.elements import Array, Float, bf16_values, cast, dtype_of
+from rlx.reference.primitives import compute
 from rlx.reference.sampling import sample
+from rlx.reference.sequence import gated_delta_net
 from rlx.reference.weights import ArrayWeights, Stored, WeightSource, by_key
 
-Float: TypeAlias = type[np.float32] | type[np.float64]
+MAX_TURNS = 1_000_000
+"""Turns after which a loop is taken for one that never ends."""
 
 
 class Reference:
@@ -66,8 +69,10 @@ class Reference:
         Execute @main on `inputs` by name; return its results by name.
 
         `dims` gives the sizes of the free dimensions. An input of f32 is converted to the dtype of
-        the reference. Raises RlxError for inputs or sizes that the program doesn't declare, for a
-        value that isn't of its declared shape, and for an unknown operation.
+        the reference, and so are f16 and bf16, inputs and results: arrays of uint16 are taken for
+        the bits of bf16. Raises RlxError for inputs or sizes that the program doesn't declare, for
+        a value that isn't of its declared shape, for an unknown operation, and for a loop that
+        doesn't end within a million turns.
         """
         main = _named(self.functions, "main", "function")
         sizes = _bind(self.table, dims or {})
@@ -90,13 +95,14 @@ class Reference:
         return {name: value.copy() for name, value in zip(names, results, strict=True)}
 
     def _input(self, name: str, type_: Attribute, value: NDArray[Any]) -> Array:
-        wanted = np.int32 if element_of(type_) == i32 else self.dtype
+        element = element_of(type_)
+        wanted = dtype_of(element, self.dtype)
         value = np.asarray(value)
+        if element == bf16 and value.dtype == np.uint16:
+            value = bf16_values(value)
         if not np.can_cast(value.dtype, wanted, "same_kind"):
-            raise RlxError(
-                f"reference: input {name!r}: expected {element_of(type_)}, got {value.dtype}"
-            )
-        return value.astype(wanted, copy=False)
+            raise RlxError(f"reference: input {name!r}: expected {element}, got {value.dtype}")
+        return cast(value, element, self.dtype)
 
 
 def _named(table: Mapping[str, Any], name: str, what: str) -> Any:
@@ -146,12 +152,15 @@ class Scope:
     def call(self, function: FuncOp, arguments: Sequence[Array], layer: int | None) -> list[Array]:
         """Return the results of a function on its own scope."""
         inner = Scope(self.reference, self.dims, layer)
-        what = f"argument of @{function.sym_name.data}"
-        if len(arguments) != len(function.args):
-            raise RlxError(f"reference: expected {len(function.args)} values for {what}s")
-        for arg, value in zip(function.args, arguments, strict=True):
-            inner.values[arg] = self.checked(what, arg.type, value)
-        return inner.run(function.body.block)
+        return inner.enter(f"@{function.sym_name.data}", function.body.block, arguments)
+
+    def enter(self, what: str, block: Block, arguments: Sequence[Array]) -> list[Array]:
+        """Run a block on the values of its arguments."""
+        if len(arguments) != len(block.args):
+            raise RlxError(f"reference: expected {len(block.args)} values for arguments of {what}")
+        for arg, value in zip(block.args, arguments, strict=True):
+            self.values[arg] = self.checked(f"argument of {what}", arg.type, value)
+        return self.run(block)
 
     def run(self, block: Block) -> list[Array]:
         """Run the operations of a block; return the operands of its terminator."""
@@ -168,14 +177,25 @@ class Scope:
         raise RlxError("reference: expected a block that ends in a terminator")
 
     def checked(self, what: str, type_: Attribute, value: Array) -> Array:
-        """Return a value as it is, after checking its shape against its type."""
-        shape = tuple(self.size(d) for d in dims_of(type_))
+        """Return a value as it is, after checking its shape and dtype against its type."""
+        shape = self.shape(type_)
         if value.shape != shape:
             raise RlxError(
                 f"reference: {what}: expected the shape {list(shape)} of {type_}, "
                 f"got {list(value.shape)}"
             )
+        dtype = self.dtype(type_)
+        if value.dtype != dtype:
+            raise RlxError(f"reference: {what}: expected {dtype} for {type_}, got {value.dtype}")
         return value
+
+    def shape(self, type_: Attribute) -> tuple[int, ...]:
+        """Return the shape of a tensor in this run."""
+        return tuple(self.size(d) for d in dims_of(type_))
+
+    def dtype(self, type_: Attribute) -> np.dtype[Any]:
+        """Return the dtype of the array for a tensor; that of weights in blocks is that of f32."""
+        return dtype_of(element_of(type_), self.reference.dtype)
 
     def size(self, dim: int | str) -> int:
         """Return the size of a dimension in this run."""
@@ -190,10 +210,8 @@ class Scope:
                 "in a function that a repeat calls"
             )
         key = op.key.data.replace("{layer}", str(self.layer))
-        array = self.reference.source.array(key)
-        return self.checked(f"weight {key!r}", op.type, array).astype(
-            self.reference.dtype, copy=False
-        )
+        array = self.reference.source.array(key).astype(self.dtype(op.type), copy=False)
+        return self.checked(f"weight {key!r}", op.type, array)
 
     def state(self, symbol: str) -> Array:
         """Return the array of a declared state, `[capacity, width]`, to be written in place."""
@@ -220,6 +238,10 @@ class Scope:
 @singledispatch
 def evaluate(op: Operation, scope: Scope, *args: Array) -> Sequence[Array]:
     """Return the results of an operation on the values of its operands."""
+    if op.name in mir.KINDS_BY_NAME and type(op) not in evaluate.registry:
+        import rlx.reference.signal  # noqa: F401  # pyright: ignore  # registers its operations
+
+        return evaluate(op, scope, *args)
     raise RlxError(f"reference: expected an operation of HIR or MIR, got {op.name}")
 
 
@@ -305,13 +327,8 @@ def _(op: ops.Attention, scope: Scope, q: Array, k: Array, v: Array) -> Sequence
 
 
 @evaluate.register
-def _(op: mir.UnaryOp, scope: Scope, x: Array) -> Sequence[Array]:
-    return [kernels.UNARY[op.kind.data](x)]
-
-
-@evaluate.register
-def _(op: mir.BinaryOp, scope: Scope, a: Array, b: Array) -> Sequence[Array]:
-    return [kernels.BINARY[op.kind.data](a, b)]
+def _(op: mir.GatedDeltaNetOp, scope: Scope, *args: Array) -> Sequence[Array]:
+    return gated_delta_net(*args)
 
 
 @evaluate.register
@@ -337,3 +354,28 @@ def _(op: ops.Repeat, scope: Scope, *args: Array) -> Sequence[Array]:
 @evaluate.register
 def _(op: mir.KernelOp, scope: Scope) -> Sequence[Array]:
     return scope.run(op.body.block)
+
+
+@evaluate.register
+def _(op: mir.IfOp, scope: Scope, condition: Array) -> Sequence[Array]:
+    return scope.run((op.then if condition else op.otherwise).block)
+
+
+@evaluate.register
+def _(op: mir.WhileOp, scope: Scope, *inits: Array) -> Sequence[Array]:
+    carried: Sequence[Array] = inits
+    for _ in range(MAX_TURNS):
+        (more,) = scope.enter("condition of mir.while", op.condition.block, carried)
+        if not more:
+            return carried
+        carried = scope.enter("body of mir.while", op.body.block, carried)
+    raise RlxError(f"reference: mir.while: its condition still holds after {MAX_TURNS} turns")
+
+
+def _primitive(op: Operation, scope: Scope, *args: Array) -> Sequence[Array]:
+    shape = scope.shape(op.results[0].type)
+    return [np.asarray(compute(op, shape, scope.reference.dtype, *args))]
+
+
+for _primitive_class in mir.PRIMITIVES:
+    evaluate.register(_primitive_class)(_primitive)

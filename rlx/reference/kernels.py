@@ -7,55 +7,10 @@ fast: these are what compiled kernels are compared with.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, TypeAlias
-
 import numpy as np
-from numpy.typing import NDArray
 
-from rlx.dialects.primitives import BinaryKind, UnaryKind
-
-Array: TypeAlias = NDArray[Any]
-
-
-def sigmoid(x: Array) -> Array:
-    """1 / (1 + exp(-x)), by way of exp(-|x|), which can't overflow."""
-    e = np.exp(-np.abs(x))
-    return np.where(x < 0, e, np.ones_like(x)) / (1 + e)
-
-
-def silu(x: Array) -> Array:
-    """x * sigmoid(x) (Elfwing et al., 2018)."""
-    return x * sigmoid(x)
-
-
-def gelu_tanh(x: Array) -> Array:
-    """The tanh form of GELU (Hendrycks and Gimpel, 2016)."""
-    return x / 2 * (1 + np.tanh(float(np.sqrt(2 / np.pi)) * (x + 0.044715 * x**3)))
-
-
-UNARY: dict[UnaryKind, Callable[[Array], Array]] = {
-    UnaryKind.NEG: np.negative,
-    UnaryKind.EXP: np.exp,
-    UnaryKind.SILU: silu,
-    UnaryKind.SIGMOID: sigmoid,
-    UnaryKind.TANH: np.tanh,
-    UnaryKind.GELU_TANH: gelu_tanh,
-    UnaryKind.RELU: lambda x: np.maximum(x, 0),
-    UnaryKind.SQRT: np.sqrt,
-    UnaryKind.RSQRT: lambda x: 1 / np.sqrt(x),
-    UnaryKind.RECIP: lambda x: 1 / x,
-    UnaryKind.ABS: np.abs,
-}
-
-BINARY: dict[BinaryKind, Callable[[Array, Array], Array]] = {
-    BinaryKind.ADD: np.add,
-    BinaryKind.SUB: np.subtract,
-    BinaryKind.MUL: np.multiply,
-    BinaryKind.DIV: np.divide,
-    BinaryKind.MAX: np.maximum,
-    BinaryKind.MIN: np.minimum,
-}
+from rlx.dialects.primitives import UnaryKind
+from rlx.reference.elements import UNARY, Array
 
 
 def rms_norm(x: Array, weight: Array, eps: float) -> Array:
@@ -102,10 +57,39 @@ def rope(x: Array, cos: Array, sin: Array, start: int, head_dim: int) -> Array:
     return result.reshape(x.shape)
 
 
+def layer_norm(x: Array, weight: Array, bias: Array, eps: float) -> Array:
+    """`[..., d]`, two `[d]` -> `[..., d]`: (x - mean) / sqrt(var + eps) * weight + bias."""
+    centred = x - x.mean(axis=-1, keepdims=True)
+    return rms_norm(centred, weight, eps) + bias
+
+
 def softmax(x: Array) -> Array:
     """Over the last dimension."""
-    e = np.exp(x - x.max(axis=-1, keepdims=True))
+    e = np.exp(x - x.max(axis=-1, keepdims=True, initial=-np.inf))
     return e / e.sum(axis=-1, keepdims=True)
+
+
+def scaled_attention(
+    query: Array, keys: Array, values: Array, scale: float, mask: Array | None, causal: bool
+) -> Array:
+    """
+    Attention as `mir.sdpa` defines it, of heads that share keys in groups.
+
+    `[batch..., heads, m, d], [batch..., kv_heads, n, d], [batch..., kv_heads, n, e] ->
+    [batch..., heads, m, e]`, mask `[batch..., m, n]`. A query without a key that has a finite
+    score gives zeros.
+    """
+    heads, m, d = query.shape[-3:]
+    kv_heads, n = keys.shape[-3:-1]
+    groups = query.reshape(*query.shape[:-3], kv_heads, heads // kv_heads, m, d)
+    scores: Array = groups @ keys[..., None, :, :].swapaxes(-1, -2) * scale
+    if mask is not None:
+        scores = scores + mask[..., None, None, :, :]
+    if causal:
+        scores = np.where(np.tri(m, n, n - m, dtype=np.bool_), scores, -np.inf)
+    seen = scores.max(axis=-1, keepdims=True, initial=-np.inf) != -np.inf
+    shares = np.where(seen, softmax(np.where(seen, scores, 0)), 0)
+    return (shares @ values[..., None, :, :]).reshape(*query.shape[:-1], values.shape[-1])
 
 
 def attention(query: Array, keys: Array, values: Array, head_dim: int, scale: float) -> Array:

@@ -75,6 +75,7 @@ def _add_model(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("model", metavar="MODEL", help="path of a GGUF file")
     add("--max-context", type=int, metavar="N", help="tokens of prompt and answer together")
+    add("--profile", metavar="FILE", help="how to compile, a *.rlx.toml file")
     add("--debug", action="store_true", help="show the traceback of an error")
 
 
@@ -146,7 +147,7 @@ def _version() -> str:
 def _inspect(args: argparse.Namespace) -> None:
     from rlx.driver import open_model, print_ir
 
-    model = open_model(args.model, args.max_context)
+    model = open_model(args.model, args.max_context, args.profile)
     print(print_ir(model, args.stage, args.program), end="")
 
 
@@ -195,7 +196,9 @@ def _generate(args: argparse.Namespace) -> None:
     sampling = (args.temperature, args.top_k, args.top_p, args.seed)
     checked_sampling(*sampling)
     checked_count(args.max_tokens)
-    model = load(args.model, args.precision, args.threads, args.max_context, args.verify)
+    model = load(
+        args.model, args.precision, args.threads, args.max_context, args.verify, args.profile
+    )
     prompt_ids = _prompt_ids(args, text, model)
     # An answer may have characters that the terminal's encoding has not.
     if reconfigure := getattr(sys.stdout, "reconfigure", None):

@@ -19,6 +19,10 @@ class _ArgumentParser(argparse.ArgumentParser):
         raise RlxError(f"{message} (--help lists the options)")
 
 
+def _words(text: str) -> list[str]:
+    return text.split(",")
+
+
 class _Group:
     """Options that the help shows together."""
 
@@ -34,8 +38,16 @@ class _Group:
     def values(self, *names: str, help: str, metavar: str) -> None:
         self._group.add_argument(*names, action="append", default=[], metavar=metavar, help=help)
 
+    def names(self, name: str, help: str) -> None:
+        self._group.add_argument(
+            name, action="extend", type=_words, default=[], metavar="PASS,...", help=help
+        )
+
     def choice(self, *names: str, help: str, choices: Sequence[str]) -> None:
         self._group.add_argument(*names, choices=choices, default=choices[0], help=help)
+
+    def real(self, *names: str, help: str, metavar: str) -> None:
+        self._group.add_argument(*names, type=float, metavar=metavar, help=help)
 
     def number(self, *names: str, help: str) -> None:
         self._group.add_argument(*names, type=int, default=0, metavar="N", help=help)
@@ -88,7 +100,7 @@ def _add_passes(parser: argparse.ArgumentParser) -> None:
     # As in MLIR; it is what happens without --disable-verify.
     group.flag("--verify-each", help="check the module after each pass (the default)")
     group.flag("--list-passes", help="print the passes and pipelines, with a line about each")
-    group.value("--help-pass", metavar="NAME", help="print what a pass does and its options")
+    group.value("--help-pass", metavar="NAME", help="print what a pass or a pipeline does")
     group.flag("--print-pipeline", help="print the passes asked for, with pipelines expanded")
     group.flag("--print-default-pipeline", help=f"print {DEFAULT}, which the compiler runs")
 
@@ -112,8 +124,8 @@ def _add_output(parser: argparse.ArgumentParser) -> None:
 
 def _add_tracing(parser: argparse.ArgumentParser) -> None:
     group = _Group(parser, "tracing, to stderr")
-    group.values("--print-ir-before", metavar="PASS", help="print the module before a pass")
-    group.values("--print-ir-after", metavar="PASS", help="print the module after a pass")
+    group.names("--print-ir-before", help="print the module before passes")
+    group.names("--print-ir-after", help="print the module after passes")
     group.flag("--print-ir-before-all", help="print the module before each pass")
     group.flag(
         "--print-ir-after-all", "--print-between-passes", help="print the module after each pass"
@@ -131,6 +143,12 @@ def _add_tracing(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="where a pass breaks, write the module before it and the command that runs it",
     )
+    group.flag("--run-reproducer", help="run the command that stands in the input, // RUN: ...")
+    group.flag(
+        "--reduce",
+        help="make a module that fails with the passes, or with the command that stands in it, as "
+        "small as it can be while it fails in the same way",
+    )
     group.flag("--debug", help="show the traceback of an error")
 
 
@@ -144,6 +162,17 @@ def _add_running(parser: argparse.ArgumentParser) -> None:
     group.choice(
         "--run-with", choices=("reference", "jit"), help="numpy in float64, or compiled code"
     )
+    group.flag(
+        "--bisect-numerics",
+        help="run the module after each pass, planned ones as compiled code, and name the first "
+        "pass after which the results differ; print the differences instead of the module",
+    )
+    group.real(
+        "--threshold",
+        metavar="NMSE",
+        help="the error that --bisect-numerics allows: 1e-12 by the reference and 1e-6 by "
+        "compiled code by default",
+    )
     group.values("--input", metavar="NAME=FILE.npy", help="an input; others are random")
     group.values("--dim", metavar="NAME=SIZE", help="a size; others are the smallest allowed")
     group.number("--seed", help="of the random weights and inputs, 0 by default")
@@ -152,10 +181,23 @@ def _add_running(parser: argparse.ArgumentParser) -> None:
 def _check(args: argparse.Namespace) -> None:
     if args.passes and args.pass_pipeline:
         raise RlxError("expected one of --passes and --pass-pipeline, got both")
+    if args.run_reproducer and (args.passes or args.pass_pipeline):
+        raise RlxError("--run-reproducer takes the passes from the input: leave --passes out")
+    if args.reduce and (args.split_input_file or args.verify_diagnostics):
+        raise RlxError("--reduce takes one module: leave --split-input-file out")
     if args.run and args.run != "main":
         raise RlxError(f"--run: expected main, which is the program, got '{args.run}'")
-    if args.run and args.target != "mlir":
-        raise RlxError("expected one of --run and --target, got both: --run prints results")
+    if args.run and args.bisect_numerics:
+        raise RlxError("expected one of --run and --bisect-numerics, got both")
+    running = "--run" if args.run else "--bisect-numerics" if args.bisect_numerics else ""
+    if running and args.target != "mlir":
+        raise RlxError(
+            f"expected one of {running} and --target, got both: {running} prints results"
+        )
+    # The input may ask for a run, too.
+    running = running or args.reduce or args.run_reproducer
     for option in ("input", "dim"):
-        if getattr(args, option) and not args.run:
-            raise RlxError(f"--{option} is for --run main, which is missing")
+        if getattr(args, option) and not running:
+            raise RlxError(f"--{option} is for --run main and --bisect-numerics, both are missing")
+    if args.threshold is not None and not (args.bisect_numerics and args.threshold >= 0):
+        raise RlxError("--threshold is for --bisect-numerics, and at least 0")

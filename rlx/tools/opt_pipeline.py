@@ -22,12 +22,6 @@ SpecT = TypeVar("SpecT", bound=ArgSpecConvertible)
 
 ANCHOR = "builtin.module"
 """The operation that all passes run on."""
-DOCUMENTATION = {
-    "cse": "Replace an operation that computes what an earlier one does by that one's results.",
-    "dce": "Erase operations without effects whose results nothing uses.",
-}
-"""Of xDSL's passes that have no docstring."""
-
 _NESTED = r"\s*builtin\.module\s*\(\s*(.*?)\s*\)\s*"
 
 
@@ -116,7 +110,9 @@ def list_passes() -> str:
 
 
 def help_pass(name: str) -> str:
-    """Return what a pass does and its options with their types and defaults."""
+    """Return what a pass does and its options with types and defaults, or a pipeline's passes."""
+    if name in PIPELINES:
+        return f"{name}\n  {PIPELINES[name]}\n\n  no options\n"
     options = fields(_find("pass", PASSES, name)())
     lines = [name, *(f"  {line}".rstrip() for line in _documentation(name).splitlines())]
     lines += ["", "  options:" if options else "  no options"]
@@ -137,5 +133,5 @@ def _documentation(name: str) -> str:
     cls = PASSES[name]()
     # A dataclass without a docstring gets its signature for one, which says nothing.
     if cls.__doc__ is None or cls.__doc__.startswith(f"{cls.__name__}("):
-        return DOCUMENTATION.get(name, "")
+        return ""
     return getdoc(cls) or ""

@@ -3,91 +3,101 @@
 from __future__ import annotations
 
 from argparse import Namespace
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 from xdsl.dialects.builtin import ModuleOp
 
-from rlx.dialects import lir
+from rlx.dialects import hir
 from rlx.errors import RlxError
-from rlx.lowering.extract import manifest_of
 from rlx.lowering.manifest import Io, Manifest
-from rlx.passes.pipelines import run_to
+from rlx.tools.program_io import io_of, is_planned, layers_of
 from rlx.tools.random_data import RandomWeights, dtype_of, random_input
 
 SHOWN = 8
 """Values that are printed of each result."""
 
-Array = NDArray[Any]
+Array: TypeAlias = NDArray[Any]
+State: TypeAlias = dict[tuple[str, int], Array]
+"""Symbol and layer -> what a state holds."""
+Run: TypeAlias = Callable[[Mapping[str, int]], dict[str, Array]]
+"""A step of a program for the sizes of its free dimensions, giving its results by name."""
 
 
 def run_program(module: ModuleOp, args: Namespace) -> str:
     """
     Run @main of a module of any level once, and return a line about each of its results.
 
-    Sizes that `--dim` does not give are the smallest that are allowed. Raises RlxError for a
-    program that cannot be planned, and for inputs and sizes that are not as it declares.
+    Raises RlxError for inputs and sizes that are not as the program declares them, and for a
+    program that the reference or the compiler cannot run.
     """
-    planned = module.clone()
-    run_to(planned, "lir")
-    manifest = manifest_of(planned)
-    weights = RandomWeights(manifest, args.seed)
-    files = _pairs("--input", args.input, [io.name for io in manifest.inputs])
-    arrays = {name: _load(name, path) for name, path in files.items()}
-    sizes = _sizes(manifest, args.dim, arrays)
-    bound = manifest.bind(sizes)
-    for io in manifest.inputs:
-        shape = tuple(bound[d] if isinstance(d, str) else d for d in io.dims)
-        if io.name in arrays:
-            _check_input(io, shape, arrays[io.name])
-        else:
-            arrays[io.name] = random_input(io, shape, args.seed)
-    if args.run_with == "jit":
-        results = _run_compiled(module, weights, arrays, sizes)
-    else:
-        results = _run_reference(module, planned, weights, arrays, sizes)
-    return "".join(_describe(io, results[io.name]) for io in manifest.outputs)
-
-
-def _run_reference(
-    module: ModuleOp,
-    planned: ModuleOp,
-    weights: RandomWeights,
-    inputs: Mapping[str, Array],
-    sizes: Mapping[str, int],
-) -> dict[str, Array]:
-    from rlx.reference import Reference
-
-    if any(op.name == "lir.program" for op in module.ops):
+    if args.run_with == "reference" and is_planned(module):
         raise RlxError(
             "--run-with reference takes a module of HIR or MIR, and this one is planned: "
             "leave plan-lir out, or use --run-with jit"
         )
-    # Where nothing is written yet, the reference's own state is NaN, and compiled code has zeros.
-    state = {
+    trial = Trial(module, args)
+    run = trial.compiled(module) if args.run_with == "jit" else trial.reference(module)
+    results = run(trial.sizes)
+    return "".join(_describe(io, results[io.name]) for io in trial.outputs)
+
+
+class Trial:
+    """
+    Weights and inputs of a program, given or random, on which any form of it can be run.
+
+    Sizes that `--dim` or an input doesn't give are the smallest that are allowed.
+    """
+
+    def __init__(self, module: ModuleOp, args: Namespace):
+        manifest = io_of(module)
+        self.outputs = manifest.outputs
+        self._weights = RandomWeights(manifest, args.seed)
+        files = _pairs("--input", args.input, [io.name for io in manifest.inputs])
+        self._inputs = {name: _load(name, path) for name, path in files.items()}
+        self.sizes = _sizes(manifest, args.dim, self._inputs)
+        bound = manifest.bind(self.sizes)
+        for io in manifest.inputs:
+            shape = tuple(bound[d] if isinstance(d, str) else d for d in io.dims)
+            if io.name in self._inputs:
+                _check_input(io, shape, self._inputs[io.name])
+            else:
+                self._inputs[io.name] = random_input(io, shape, args.seed)
+
+    def reference(self, module: ModuleOp, state: State | None = None) -> Run:
+        """Return what runs a step of a module of HIR or MIR in float64, on a state if given."""
+        from rlx.reference import Reference
+
+        state = zero_state(module) if state is None else state
+        program = Reference(module, self._weights, state=state)
+        return lambda sizes: program.run(self._inputs, sizes)
+
+    def compiled(self, module: ModuleOp) -> Run:
+        """Return what runs a step of a module of any level as compiled code."""
+        from rlx.functions import compile
+
+        function = compile(module, self._weights)
+        ordered = [self._inputs[io.name] for io in function.manifest.inputs]
+
+        def run(sizes: Mapping[str, int]) -> dict[str, Array]:
+            results = function(*ordered, dims=sizes)
+            results = results if isinstance(results, tuple) else (results,)
+            return {io.name: r for io, r in zip(function.manifest.outputs, results, strict=True)}
+
+        return run
+
+
+def zero_state(module: ModuleOp) -> State:
+    """Return the state that a program of HIR or MIR begins with, as compiled code has it."""
+    # Where nothing is written yet, the reference's own state is NaN.
+    return {
         (op.sym_name.data, layer): np.zeros(op.type.get_shape())
-        for op in planned.ops
-        if isinstance(op, lir.StateOp)
-        for layer in range(op.first.value.data, op.last.value.data)
+        for op in module.ops
+        if isinstance(op, hir.StateOp)
+        for layer in range(layers_of(module))
     }
-    return Reference(module, weights, state=state).run(inputs, sizes)
-
-
-def _run_compiled(
-    module: ModuleOp,
-    weights: RandomWeights,
-    inputs: Mapping[str, Array],
-    sizes: Mapping[str, int],
-) -> dict[str, Array]:
-    from rlx.functions import compile
-
-    function = compile(module, weights)
-    ordered = [inputs[io.name] for io in function.manifest.inputs]
-    results = function(*ordered, dims=sizes)
-    results = results if isinstance(results, tuple) else (results,)
-    return {io.name: r for io, r in zip(function.manifest.outputs, results, strict=True)}
 
 
 def _pairs(option: str, given: Iterable[str], known: list[str]) -> dict[str, str]:

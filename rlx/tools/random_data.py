@@ -99,13 +99,17 @@ def _blocks(rng: np.random.Generator, shape: tuple[int, ...], format_: str) -> N
 
 
 def dtype_of(io: Io) -> np.dtype[Any]:
-    """Return the numpy dtype of an input or output: `f32` is `float32`."""
+    """Return the numpy dtype of an input or output: `f32` is `float32`, and `i1` is `bool`."""
+    if io.dtype == "i1":
+        return np.dtype(bool)
     return np.dtype(f"{io.dtype[0]}{int(io.dtype[1:]) // 8}")
 
 
 def random_input(io: Io, shape: tuple[int, ...], seed: int) -> NDArray[Any]:
-    """Return an input: normal floats, indices in their range, other integers 0."""
+    """Return an input: normal floats, truth values, indices in their range, other integers 0."""
     rng, dtype = _generator(seed, f"input {io.name}"), dtype_of(io)
     if dtype.kind == "f":
         return rng.standard_normal(shape).astype(dtype)
+    if dtype.kind == "b":
+        return rng.integers(0, 2, shape).astype(dtype)
     return rng.integers(0, max(io.index_bound, 1), shape, dtype)

@@ -11,14 +11,14 @@ from fuzz import Case, Step, Weights
 from kernels import levels
 
 import rlx
-from rlx.dialects.primitives import BinaryKind, UnaryKind
+from rlx.dialects.primitives import FLOAT_BINARY, FLOAT_UNARY, UnaryKind
 from rlx.errors import RlxError
 from rlx.functions import CompiledFunction
 from rlx.lowering.abi import Sampling
 from rlx.lowering.target import Target
 
 LEVELS = [level for level in levels() if level != "alderlake"]
-POSITIVE = ("sqrt", "rsqrt", "recip")
+POSITIVE = ("sqrt", "rsqrt", "recip", "log")
 """Kinds of unary operations that get positive numbers."""
 
 
@@ -114,9 +114,11 @@ def test_elementwise():
     }
     for name, dims in shapes.items():
         x, y, p = (t.input(f"{name}{i}", dims) for i in range(3))
-        kinds = UnaryKind if name == "a" else (UnaryKind.GELU_TANH, UnaryKind.RSQRT)
+        kinds = FLOAT_UNARY if name == "a" else (UnaryKind.GELU_TANH, UnaryKind.RSQRT)
         t.output(*(t.unary(k.value, p if k.value in POSITIVE else x) for k in kinds))
-        t.output(*(t.binary(k.value, x, p if k.value == "div" else y) for k in BinaryKind))
+        for kind in FLOAT_BINARY:
+            left, right = (p if kind == "pow" else x), (p if kind == "div" else y)
+            t.output(t.binary(kind.value, left, right))
         chain = t.binary("mul", t.unary("neg", x), t.unary("tanh", y))
         t.output(t.binary("sub", t.binary("max", chain, p), chain))
     steps: list[Step] = []
@@ -186,7 +188,7 @@ def test_epilogues(rows: int | str):
         up, gate = t.weight((96, k), format), t.weight((96, k), format)
         down = t.weight((k, 96), format)
         types = ", ".join(t.types[v] for v in (x, up, gate, down))
-        y = t.op(f"hir.glu {h} up {up} gate {gate} down {down} : {types}", t.types[x])
+        y = t.op(f"hir.glu silu {h} up {up} gate {gate} down {down} : {types}", t.types[x])
         t.output(t.binary("add", x, y))
     steps = [
         ({"n": m}, {"x": t.random(m, k), "r": t.random(m, n)})

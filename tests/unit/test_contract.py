@@ -63,7 +63,7 @@ from rlx import (
     profile_graph_io_outputs,
     sym,
 )
-from rlx.dialects import hir
+from rlx.dialects import mir
 from rlx.dialects.common import tensor
 from rlx.dialects.primitives import UnaryKind
 from rlx.flow.source import MapWeights
@@ -436,14 +436,14 @@ def test_hir_and_mir_modules():
     ctx.finish({"y": ctx.insert(mir.UnaryOp(UnaryKind.EXP, x.id)).id})
     module = HirModule(ctx.module)
     assert module.name == "m"
-    mir = module.lower()
-    assert (mir.name, [n.kind for n in mir.graph.nodes]) == ("m", ["Input", "Activation"])
-    assert mir.as_graph() == mir.into_graph()
-    assert mir.graph.outputs == [1]
-    assert derive_phases(mir.graph).get(1) is S
-    assert MirModule.from_ir(mir.ir or "") == mir
+    lowered = module.lower()
+    assert (lowered.name, [n.kind for n in lowered.graph.nodes]) == ("m", ["Input", "Activation"])
+    assert lowered.as_graph() == lowered.into_graph()
+    assert lowered.graph.outputs == [1]
+    assert derive_phases(lowered.graph).get(1) is S
+    assert MirModule.from_ir(lowered.ir or "") == lowered
     with pytest.raises(RlxError, match="expected a module of hir, got one of mir"):
-        HirModule(fuzz.parsed(mir.ir or ""))
+        HirModule(fuzz.parsed(lowered.ir or ""))
 
 
 # A4: fusion benefit

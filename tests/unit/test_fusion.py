@@ -19,10 +19,11 @@ from rlx.dialects.common import DimDef, DimTable, DimTableAttr
 from rlx.errors import RlxError
 from rlx.passes.derive_phases import DerivePhasesPass
 from rlx.passes.diagnostics import IrError, verify
-from rlx.passes.fuse_common import binding, gate_named, nbytes, profile, source
+from rlx.passes.fuse_common import gate_named, launch
 from rlx.passes.fuse_epilogue import FuseEpiloguePass, can_fuse_epilogue
 from rlx.passes.fuse_norm import FuseNormPass
 from rlx.passes.fuse_shared_input import FuseSharedInputPass
+from rlx.passes.fusion_cost import Launch, binding, nbytes, profile, source
 from rlx.passes.fusion_report import FUSION_REPORT, fusion_report
 from rlx.passes.hoist_params import HoistParamsPass
 from rlx.passes.legalize_hir import LegalizeHirPass
@@ -448,11 +449,11 @@ builtin.module attributes {{rlx.dims = {DimTableAttr.of(table.dims.values())}}} 
     rows, weight, table_rows = 512 * 64 * 4, 64 * 2 * 20, 512 * 16 * 4
     assert nbytes(matmul.operands[1].type, sizes) == weight
     assert nbytes(append.results[0].type, sizes) == 1536 * 64 * 4
-    assert profile([[matmul]], sizes).device_traffic_bytes == 2 * rows + weight
+    assert profile([launch(matmul)], sizes).device_traffic_bytes == 2 * rows + weight
     # Of a table the rows' positions are read, of a state nothing; one table here, so once.
-    assert profile([[rope]], sizes).device_traffic_bytes == 2 * rows + table_rows
-    assert profile([[append]], sizes).device_traffic_bytes == 2 * rows
-    together = profile([[matmul, rope, append]], sizes)
+    assert profile([launch(rope)], sizes).device_traffic_bytes == 2 * rows + table_rows
+    assert profile([launch(append)], sizes).device_traffic_bytes == 2 * rows
+    together = profile([Launch([matmul, rope, append], [])], sizes)
     assert together.kernel_launches == 1
     assert together.device_traffic_bytes == 2 * rows + weight + table_rows
 

@@ -16,7 +16,7 @@ ALLOWED = {
     "contract": "dialects flow passes",
     "dialects": "contract",
     "lowering": "contract dialects",
-    "passes": "contract dialects lowering runtime",
+    "passes": "contract dialects lowering reference runtime",
     "runtime": "lowering",
     "flow": "dialects",
     "frontends": "contract flow",
@@ -28,6 +28,7 @@ ONLY = {
     ("contract", "dialects"): {"module.py"},
     ("contract", "flow"): {"module.py"},
     ("contract", "passes"): {"module.py"},
+    ("passes", "reference"): {"constant_fold.py"},
     ("passes", "runtime"): {"arena_search.py"},
 }
 

@@ -13,7 +13,7 @@ from xdsl.dialects.builtin import Builtin, ModuleOp
 from xdsl.dialects.func import Func, FuncOp
 from xdsl.parser import Parser
 
-from rlx.dialects import hir
+from rlx.dialects import hir, mir
 from rlx.dialects.common import DimTable
 from rlx.errors import RlxError
 from rlx.flow.source import LAYER
@@ -40,7 +40,7 @@ def program(file: GgufFile, name: Any, max_context: int = MAX_CONTEXT, **kwargs:
 
 def parse(text: str) -> ModuleOp:
     context = Context()
-    for dialect in (Builtin, Func, hir.Hir):
+    for dialect in (Builtin, Func, hir.Hir, mir.Mir):
         context.load_dialect(dialect)
     return Parser(context, text).parse_module()
 

@@ -332,6 +332,16 @@ def test_errors_of_passes_name_the_pass(rlx_opt):
     assert_fails(result, "pass 'verify-stage': lir.weight: not allowed in builtin.module")
 
 
+def test_what_a_pass_makes_is_checked_as_a_program_of_its_stage(rlx_opt):
+    plain = HIR.replace("!hir.q<q4_1>", "f32")
+    result = rlx_opt("-p", "plan-lir", stdin=plain)
+    assert_fails(result, "after pass 'plan-lir': hir.", "not allowed in lir.kernel at stage lir")
+    text = "func.func @main() {\n  func.call @main() : () -> ()\n  func.return\n}"
+    result = rlx_opt("-p", "legalize-hir", stdin=text)
+    assert_fails(result, "stdin:2:3", "func.call: not allowed in func.func at stage mir")
+    assert rlx_opt("-p", "legalize-hir", "--disable-verify", stdin=text).code == 0
+
+
 def test_debug_shows_the_traceback(rlx_opt):
     with pytest.raises(Exception, match="attribute expected"):
         rlx_opt("--debug", stdin="hir.weight @w")

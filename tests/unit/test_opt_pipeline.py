@@ -29,7 +29,11 @@ def test_help_of_a_pass_shows_options_with_types_and_defaults(rlx_opt):
     assert "    target: str, default cpu\n    report: bool, default false\n" in norm
     assert "    effort: int, default 0\n" in rlx_opt("--help-pass", "plan-lir").out
     assert "    stage: str, required\n" in rlx_opt("--help-pass", "verify-stage").out
-    assert rlx_opt("--help-pass", "dce").out.endswith("  no options\n")
+    assert rlx_opt("--help-pass", "verify-ssa").out.endswith("  no options\n")
+
+
+def test_help_of_a_pipeline_is_its_expansion(rlx_opt):
+    assert f"  {PIPELINES['rlx-decode']}\n" in rlx_opt("--help-pass", "rlx-decode").out
 
 
 def test_help_of_an_unknown_pass(rlx_opt):

@@ -117,6 +117,19 @@ def test_state_starts_as_zero_with_either(rlx_opt):
     assert abs(numbers(unlike) - got).max() > 0.01
 
 
+def test_a_program_that_cannot_be_planned_runs_by_the_reference(rlx_opt):
+    # A weight cannot be an output of compiled code.
+    text = EMBEDDING.replace("return %e : tensor<?x32xf32, #hir.dims<rows, _>>", "RETURN")
+    text = text.replace(
+        "tensor<?x32xf32, #hir.dims<rows, _>> {rlx", "tensor<7x32x!hir.q<q4_0>> {rlx"
+    )
+    text = text.replace("RETURN", "return %t : tensor<7x32x!hir.q<q4_0>>")
+    result = rlx_opt("--run=main", stdin=text)
+    assert result.code == 0, result.err
+    assert result.out.startswith("e: [7, 32] !hir.q<q4_0>, sum ")
+    assert rlx_opt("--run=main", "--run-with=jit", stdin=text).code == 1
+
+
 @pytest.mark.parametrize(
     ("args", "message"),
     [
@@ -204,3 +217,6 @@ def test_random_indices_are_in_range():
     values = random_input(Io("i", "i32", ("rows",), 7), (1000,), 0)
     assert sorted(set(values)) == list(range(7))
     assert not random_input(Io("i", "i32", (8,)), (8,), 0).any()
+    truths = random_input(Io("c", "i1", (64,)), (64,), 0)
+    assert truths.dtype == bool
+    assert 10 < truths.sum() < 54

@@ -30,6 +30,8 @@ def titles(err: str) -> list[str]:
         (["--print-ir-after=cse"], ["after cse"]),
         (["--print-ir-after=dce", "--print-ir-before", "cse"], ["before cse", "after dce"]),
         (["--print-ir-after=cse", "--print-ir-after=dce"], ["after cse", "after dce"]),
+        (["--print-ir-after=cse,dce"], ["after cse", "after dce"]),
+        (["--print-ir-before=cse,dce", "--print-ir-before=dce"], ["before cse", "before dce"]),
         (["--print-ir-after=plan-lir"], []),
         (["--print-ir-after-change"], ["after legalize-hir", "after hoist-params"]),
         (["--print-ir-before-all"], [f"before {name}" for name in PIPELINE.split(",")]),

@@ -116,54 +116,6 @@ def test_swiglu():
     close(y, np.einsum("rn,kn->rk", inner, down))
 
 
-UNARY = {
-    "neg": lambda x: -x,
-    "exp": math.exp,
-    "silu": lambda x: x / (1 + math.exp(-x)),
-    "sigmoid": lambda x: 1 / (1 + math.exp(-x)),
-    "tanh": math.tanh,
-    "gelu_tanh": lambda x: (
-        0.5 * x * (1 + math.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x * x * x)))
-    ),
-    "relu": lambda x: x if x > 0 else 0.0,
-    "sqrt": lambda x: math.sqrt(x) if x >= 0 else math.nan,
-    "rsqrt": lambda x: 1 / math.sqrt(x) if x > 0 else math.nan,
-    "recip": lambda x: 1 / x,
-    "abs": abs,
-}
-BINARY = {
-    "add": lambda a, b: a + b,
-    "sub": lambda a, b: a - b,
-    "mul": lambda a, b: a * b,
-    "div": lambda a, b: a / b,
-    "max": max,
-    "min": min,
-}
-
-
-@pytest.mark.parametrize("level", ["hir", "mir"])
-@pytest.mark.parametrize("kind", list(UnaryKind))
-def test_unary(kind: str, level: str):
-    x = np.random.default_rng(4).standard_normal((3, 5)) * 3
-    y = run_one(f"%y = {level}.unary {kind} %x : tensor<3x5xf32>", {"x": x}, "tensor<3x5xf32>")
-    close(y, np.vectorize(UNARY[kind])(x))
-
-
-@pytest.mark.parametrize("level", ["hir", "mir"])
-@pytest.mark.parametrize("kind", list(BinaryKind))
-def test_binary(kind: str, level: str):
-    a, b = np.random.default_rng(5).standard_normal((2, 3, 5))
-    op = f"%y = {level}.binary {kind} %a, %b : tensor<3x5xf32>"
-    close(run_one(op, {"a": a, "b": b}, "tensor<3x5xf32>"), np.vectorize(BINARY[kind])(a, b))
-
-
-def test_sigmoids_hold_at_the_ends():
-    x = np.array([[-1000.0, 1000.0]], np.float32)
-    for kind, wanted in {"sigmoid": [0, 1], "silu": [0, 1000]}.items():
-        op = f"%y = mir.unary {kind} %x : tensor<1x2xf32>"
-        assert run_one(op, {"x": x}, "tensor<1x2xf32>", np.float32).tolist() == [wanted]
-
-
 def rotated(x: np.ndarray, start: int, head_dim: int, n_rot: int, base: float) -> np.ndarray:
     """Rotary embedding on complex numbers: pair i of a row turns by position * base^(-2i/n_rot)."""
     y = np.array(x, np.float64)
@@ -277,8 +229,8 @@ def test_last_rows(level: str):
 REPEAT = """
 func.func private @f(%x: tensor<2xf32>, %y: tensor<2xf32>) -> tensor<2xf32> {
   %w = LEVEL.load_weight @w : tensor<2xf32>
-  %a = LEVEL.binary mul %x, %w : tensor<2xf32>
-  %b = LEVEL.binary add %a, %y : tensor<2xf32>
+  %a = mir.binary mul %x, %w : tensor<2xf32>
+  %b = mir.binary add %a, %y : tensor<2xf32>
   func.return %b : tensor<2xf32>
 }
 """

@@ -262,10 +262,13 @@ builtin.module @phases {
 // that of layer 0, which a loop has too.
 builtin.module @states attributes {rlx.dims = #hir.dim_table<past = 0 to 15, one = 1, keys = past + one>} {
   hir.state @k keys head_dim 16 : tensor<16x16xf32>
+  hir.state @v values head_dim 16 : tensor<16x16xf32>
   func.func private @layer(%x: tensor<1x16xf32>) -> tensor<1x16xf32> {
     %k = mir.load_state @k : tensor<16x16xf32>
     %ks = mir.append %x to %k keys head_dim 16 start "past" : tensor<1x16xf32>, tensor<16x16xf32> -> tensor<?x16xf32, #hir.dims<keys, _>>
-    %a = mir.attention %x, %ks, %ks head_dim 16 scale 0.25 : tensor<1x16xf32>, tensor<?x16xf32, #hir.dims<keys, _>>
+    %v = mir.load_state @v : tensor<16x16xf32>
+    %vs = mir.append %x to %v values head_dim 16 start "past" : tensor<1x16xf32>, tensor<16x16xf32> -> tensor<?x16xf32, #hir.dims<keys, _>>
+    %a = mir.attention %x, %ks, %vs head_dim 16 scale 0.25 : tensor<1x16xf32>, tensor<?x16xf32, #hir.dims<keys, _>>
     func.return %a : tensor<1x16xf32>
   }
   func.func @main(%x: tensor<1x16xf32> {rlx.name = "x"}) -> (tensor<1x16xf32> {rlx.name = "y"}) {
@@ -277,7 +280,8 @@ builtin.module @states attributes {rlx.dims = #hir.dim_table<past = 0 to 15, one
 }
 // CHECK-LABEL: builtin.module @states
 // CHECK-NEXT:   lir.state @k keys head_dim 16 offset 0 stride 1024 layers 0 to 2 : tensor<16x16xf32>
-// CHECK: lir.program @states arena 384 lower_bound 384 alignment 64 state 2048 weights 0 fingerprint
+// CHECK-NEXT:   lir.state @v values head_dim 16 offset 2048 stride 1024 layers 0 to 2 : tensor<16x16xf32>
+// CHECK: lir.program @states arena 384 lower_bound 384 alignment 64 state 4096 weights 0 fingerprint
 // CHECK-NEXT:     %0 = lir.input "x" index 0 : tensor<1x16xf32>
 // CHECK-NEXT:     %1 = lir.output "y" index 0 : tensor<1x16xf32>
 // CHECK-NEXT:     %2 = lir.slot offset 320 size 64 : tensor<1x16xf32>
@@ -290,8 +294,10 @@ builtin.module @states attributes {rlx.dims = #hir.dim_table<past = 0 to 15, one
 // CHECK-NEXT:       %5 = lir.ref @k layer %layer : tensor<16x16xf32>
 // CHECK-NEXT:       lir.barrier
 // CHECK-NEXT:       lir.launch @append steady_state ins(%1, %5 : {{.*}}) outs()
+// CHECK-NEXT:       %6 = lir.ref @v layer %layer : tensor<16x16xf32>
+// CHECK-NEXT:       lir.launch @append_1 steady_state ins(%1, %6 : {{.*}}) outs()
 // CHECK-NEXT:       lir.barrier
-// CHECK-NEXT:       lir.launch @attention steady_state ins(%1, %5 : {{.*}}) outs(%2 : {{.*}}) scratch(%3
+// CHECK-NEXT:       lir.launch @attention steady_state ins(%1, %5, %6 : {{.*}}) outs(%2 : {{.*}}) scratch(%3
 // CHECK-NEXT:       lir.barrier
 // CHECK-NEXT:       lir.launch @copy steady_state ins(%2 : {{.*}}) outs(%1 :
 // CHECK-NEXT:     }

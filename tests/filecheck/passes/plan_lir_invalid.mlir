@@ -151,10 +151,11 @@ builtin.module {
 // -----
 
 builtin.module {
-  // CHECK: :[[# @LINE + 1]]:3: error: pass 'plan-lir': plan-lir: expected a vector or a matrix, got [2, 3, 4] f32
+  // CHECK: :[[# @LINE + 1]]:3: error: pass 'plan-lir': plan-lir: expected a vector or a matrix, got [2, 3, 4] packed f32
   hir.weight @w "w" : tensor<2x3x4xf32>
   func.func @main() -> () {
     %w = mir.load_weight @w : tensor<2x3x4xf32>
+    %p = mir.pack %w : tensor<2x3x4xf32> -> tensor<2x3x4x!hir.packed<f32>>
     func.return
   }
 }

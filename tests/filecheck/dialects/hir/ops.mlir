@@ -167,13 +167,13 @@ builtin.module @ops attributes {rlx.dims = #hir.dim_table<batch = 2, seq = 1 to 
 // GENERIC-NEXT:     %up = "hir.load_weight"() <{weight = @up}> : () -> tensor<96x64x!hir.q<q4_1>>
 // GENERIC-NEXT:     %gate = "hir.load_weight"() <{weight = @gate}> : () -> tensor<96x64x!hir.q<q4_1>>
 // GENERIC-NEXT:     %down = "hir.load_weight"() <{weight = @down}> : () -> tensor<64x96xbf16>
-// GENERIC-NEXT:     %f = "hir.glu"(%h, %up, %gate, %down) : (tensor<?x64xf32, #hir.dims<seq, _>>, tensor<96x64x!hir.q<q4_1>>, tensor<96x64x!hir.q<q4_1>>, tensor<64x96xbf16>) -> tensor<?x64xf32, #hir.dims<seq, _>>
+// GENERIC-NEXT:     %f = "hir.glu"(%h, %up, %gate, %down) <{kind = #mir<unary_kind silu>}> : (tensor<?x64xf32, #hir.dims<seq, _>>, tensor<96x64x!hir.q<q4_1>>, tensor<96x64x!hir.q<q4_1>>, tensor<64x96xbf16>) -> tensor<?x64xf32, #hir.dims<seq, _>>
 // GENERIC-NEXT:     %l = "hir.linear"(%f, %up) : (tensor<?x64xf32, #hir.dims<seq, _>>, tensor<96x64x!hir.q<q4_1>>) -> tensor<?x96xf32, #hir.dims<seq, _>>
 // GENERIC-NEXT:     %q = "hir.linear"(%l, %down) : (tensor<?x96xf32, #hir.dims<seq, _>>, tensor<64x96xbf16>) -> tensor<?x64xf32, #hir.dims<seq, _>>
 // GENERIC-NEXT:     %r = "hir.rope"(%q, %cos, %sin) <{start = "past", head_dim = 16 : i64}> : (tensor<?x64xf32, #hir.dims<seq, _>>, tensor<2560x8xf32>, tensor<2560x8xf32>) -> tensor<?x64xf32, #hir.dims<seq, _>>
 // GENERIC-NEXT:     %k = "hir.last_rows"(%r) : (tensor<?x64xf32, #hir.dims<seq, _>>) -> tensor<1x64xf32>
-// GENERIC-NEXT:     %u = "mir.unary"(%q) <{kind = #hir<unary_kind gelu_tanh>}> : (tensor<?x64xf32, #hir.dims<seq, _>>) -> tensor<?x64xf32, #hir.dims<seq, _>>
-// GENERIC-NEXT:     %s = "mir.binary"(%x, %u) <{kind = #hir<binary_kind add>}> : (tensor<?x64xf32, #hir.dims<seq, _>>, tensor<?x64xf32, #hir.dims<seq, _>>) -> tensor<?x64xf32, #hir.dims<seq, _>>
+// GENERIC-NEXT:     %u = "mir.unary"(%q) <{kind = #mir<unary_kind gelu_tanh>}> : (tensor<?x64xf32, #hir.dims<seq, _>>) -> tensor<?x64xf32, #hir.dims<seq, _>>
+// GENERIC-NEXT:     %s = "mir.binary"(%x, %u) <{kind = #mir<binary_kind add>}> : (tensor<?x64xf32, #hir.dims<seq, _>>, tensor<?x64xf32, #hir.dims<seq, _>>) -> tensor<?x64xf32, #hir.dims<seq, _>>
 // GENERIC-NEXT:     "func.return"(%s) : (tensor<?x64xf32, #hir.dims<seq, _>>) -> ()
 // GENERIC-NEXT:   }) : () -> ()
 // GENERIC-NEXT:   "func.func"() <{sym_name = "cache", function_type = (tensor<?x64xf32, #hir.dims<seq, _>>, tensor<?x32xf32, #hir.dims<seq, _>>) -> tensor<?x64xf32, #hir.dims<seq, _>>, sym_visibility = "private"}> ({
@@ -210,23 +210,23 @@ builtin.module @ops attributes {rlx.dims = #hir.dim_table<batch = 2, seq = 1 to 
 // GENERIC-NEXT:   "hir.weight"() <{sym_name = "packed", key = "packed", type = tensor<8x256x!hir.packed<q4_0>>}> : () -> ()
 // GENERIC-NEXT:   "func.func"() <{sym_name = "kinds", function_type = (tensor<4x4xf32>) -> tensor<4x4xf32>, sym_visibility = "private"}> ({
 // GENERIC-NEXT:   ^bb0(%x: tensor<4x4xf32>):
-// GENERIC-NEXT:     %neg = "mir.unary"(%x) <{kind = #hir<unary_kind neg>}> : (tensor<4x4xf32>) -> tensor<4x4xf32>
-// GENERIC-NEXT:     %exp = "mir.unary"(%x) <{kind = #hir<unary_kind exp>}> : (tensor<4x4xf32>) -> tensor<4x4xf32>
-// GENERIC-NEXT:     %silu = "mir.unary"(%x) <{kind = #hir<unary_kind silu>}> : (tensor<4x4xf32>) -> tensor<4x4xf32>
-// GENERIC-NEXT:     %sigmoid = "mir.unary"(%x) <{kind = #hir<unary_kind sigmoid>}> : (tensor<4x4xf32>) -> tensor<4x4xf32>
-// GENERIC-NEXT:     %tanh = "mir.unary"(%x) <{kind = #hir<unary_kind tanh>}> : (tensor<4x4xf32>) -> tensor<4x4xf32>
-// GENERIC-NEXT:     %gelu_tanh = "mir.unary"(%x) <{kind = #hir<unary_kind gelu_tanh>}> : (tensor<4x4xf32>) -> tensor<4x4xf32>
-// GENERIC-NEXT:     %relu = "mir.unary"(%x) <{kind = #hir<unary_kind relu>}> : (tensor<4x4xf32>) -> tensor<4x4xf32>
-// GENERIC-NEXT:     %sqrt = "mir.unary"(%x) <{kind = #hir<unary_kind sqrt>}> : (tensor<4x4xf32>) -> tensor<4x4xf32>
-// GENERIC-NEXT:     %rsqrt = "mir.unary"(%x) <{kind = #hir<unary_kind rsqrt>}> : (tensor<4x4xf32>) -> tensor<4x4xf32>
-// GENERIC-NEXT:     %recip = "mir.unary"(%x) <{kind = #hir<unary_kind recip>}> : (tensor<4x4xf32>) -> tensor<4x4xf32>
-// GENERIC-NEXT:     %abs = "mir.unary"(%x) <{kind = #hir<unary_kind abs>}> : (tensor<4x4xf32>) -> tensor<4x4xf32>
-// GENERIC-NEXT:     %add = "mir.binary"(%x, %x) <{kind = #hir<binary_kind add>}> : (tensor<4x4xf32>, tensor<4x4xf32>) -> tensor<4x4xf32>
-// GENERIC-NEXT:     %sub = "mir.binary"(%x, %x) <{kind = #hir<binary_kind sub>}> : (tensor<4x4xf32>, tensor<4x4xf32>) -> tensor<4x4xf32>
-// GENERIC-NEXT:     %mul = "mir.binary"(%x, %x) <{kind = #hir<binary_kind mul>}> : (tensor<4x4xf32>, tensor<4x4xf32>) -> tensor<4x4xf32>
-// GENERIC-NEXT:     %div = "mir.binary"(%x, %x) <{kind = #hir<binary_kind div>}> : (tensor<4x4xf32>, tensor<4x4xf32>) -> tensor<4x4xf32>
-// GENERIC-NEXT:     %max = "mir.binary"(%x, %x) <{kind = #hir<binary_kind max>}> : (tensor<4x4xf32>, tensor<4x4xf32>) -> tensor<4x4xf32>
-// GENERIC-NEXT:     %min = "mir.binary"(%x, %x) <{kind = #hir<binary_kind min>}> : (tensor<4x4xf32>, tensor<4x4xf32>) -> tensor<4x4xf32>
+// GENERIC-NEXT:     %neg = "mir.unary"(%x) <{kind = #mir<unary_kind neg>}> : (tensor<4x4xf32>) -> tensor<4x4xf32>
+// GENERIC-NEXT:     %exp = "mir.unary"(%x) <{kind = #mir<unary_kind exp>}> : (tensor<4x4xf32>) -> tensor<4x4xf32>
+// GENERIC-NEXT:     %silu = "mir.unary"(%x) <{kind = #mir<unary_kind silu>}> : (tensor<4x4xf32>) -> tensor<4x4xf32>
+// GENERIC-NEXT:     %sigmoid = "mir.unary"(%x) <{kind = #mir<unary_kind sigmoid>}> : (tensor<4x4xf32>) -> tensor<4x4xf32>
+// GENERIC-NEXT:     %tanh = "mir.unary"(%x) <{kind = #mir<unary_kind tanh>}> : (tensor<4x4xf32>) -> tensor<4x4xf32>
+// GENERIC-NEXT:     %gelu_tanh = "mir.unary"(%x) <{kind = #mir<unary_kind gelu_tanh>}> : (tensor<4x4xf32>) -> tensor<4x4xf32>
+// GENERIC-NEXT:     %relu = "mir.unary"(%x) <{kind = #mir<unary_kind relu>}> : (tensor<4x4xf32>) -> tensor<4x4xf32>
+// GENERIC-NEXT:     %sqrt = "mir.unary"(%x) <{kind = #mir<unary_kind sqrt>}> : (tensor<4x4xf32>) -> tensor<4x4xf32>
+// GENERIC-NEXT:     %rsqrt = "mir.unary"(%x) <{kind = #mir<unary_kind rsqrt>}> : (tensor<4x4xf32>) -> tensor<4x4xf32>
+// GENERIC-NEXT:     %recip = "mir.unary"(%x) <{kind = #mir<unary_kind recip>}> : (tensor<4x4xf32>) -> tensor<4x4xf32>
+// GENERIC-NEXT:     %abs = "mir.unary"(%x) <{kind = #mir<unary_kind abs>}> : (tensor<4x4xf32>) -> tensor<4x4xf32>
+// GENERIC-NEXT:     %add = "mir.binary"(%x, %x) <{kind = #mir<binary_kind add>}> : (tensor<4x4xf32>, tensor<4x4xf32>) -> tensor<4x4xf32>
+// GENERIC-NEXT:     %sub = "mir.binary"(%x, %x) <{kind = #mir<binary_kind sub>}> : (tensor<4x4xf32>, tensor<4x4xf32>) -> tensor<4x4xf32>
+// GENERIC-NEXT:     %mul = "mir.binary"(%x, %x) <{kind = #mir<binary_kind mul>}> : (tensor<4x4xf32>, tensor<4x4xf32>) -> tensor<4x4xf32>
+// GENERIC-NEXT:     %div = "mir.binary"(%x, %x) <{kind = #mir<binary_kind div>}> : (tensor<4x4xf32>, tensor<4x4xf32>) -> tensor<4x4xf32>
+// GENERIC-NEXT:     %max = "mir.binary"(%x, %x) <{kind = #mir<binary_kind max>}> : (tensor<4x4xf32>, tensor<4x4xf32>) -> tensor<4x4xf32>
+// GENERIC-NEXT:     %min = "mir.binary"(%x, %x) <{kind = #mir<binary_kind min>}> : (tensor<4x4xf32>, tensor<4x4xf32>) -> tensor<4x4xf32>
 // GENERIC-NEXT:     "func.return"(%x) : (tensor<4x4xf32>) -> ()
 // GENERIC-NEXT:   }) : () -> ()
 // GENERIC-NEXT: }) {rlx.dims = #hir.dim_table<batch = 2, seq = 1 to 512, past = 0 to 2048, keys = past + seq, rows = batch * seq>} : () -> ()

@@ -293,39 +293,7 @@ func.func @f(%x: tensor<4x64xf32>, %k: tensor<8x?xf32, #hir.dims<_, n>>) {
 
 // -----
 
-// Element-wise operations, rows, sampling
-// CHECK: :[[# @LINE + 2]]:18: error: Expected `neg`, `exp`, `silu`, `sigmoid`, `tanh`, `gelu_tanh`, `relu`, `sqrt`, `rsqrt`, `recip`, or `abs`.
-func.func @f(%x: tensor<4x64xf32>) {
-  %y = mir.unary cube %x : tensor<4x64xf32>
-  func.return
-}
-
-// -----
-
-// CHECK: :[[# @LINE + 2]]:3: error: mir.unary: expected elements of f32, got [4] i32
-func.func @f(%x: tensor<4xi32>) {
-  %y = mir.unary exp %x : tensor<4xi32>
-  func.return
-}
-
-// -----
-
-// CHECK: :[[# @LINE + 2]]:3: error: mir.binary: expected elements of f32, got [4] i32
-func.func @f(%x: tensor<4xi32>) {
-  %y = mir.binary add %x, %x : tensor<4xi32>
-  func.return
-}
-
-// -----
-
-// CHECK: :[[# @LINE + 2]]:3: error: operand 'rhs' at position 1 does not verify:
-func.func @f(%x: tensor<4x64xf32>, %z: tensor<4x32xf32>) {
-  %y = "mir.binary"(%x, %z) <{kind = #hir<binary_kind add>}> : (tensor<4x64xf32>, tensor<4x32xf32>) -> tensor<4x64xf32>
-  func.return
-}
-
-// -----
-
+// Rows, sampling
 // CHECK: :[[# @LINE + 2]]:3: error: hir.last_rows: expected rows of one width, got [4, 64] f32 and [1, 32] f32
 func.func @f(%x: tensor<4x64xf32>) {
   %y = hir.last_rows %x : tensor<4x64xf32> -> tensor<1x32xf32>

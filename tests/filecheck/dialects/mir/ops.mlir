@@ -94,10 +94,10 @@ builtin.module @ops attributes {rlx.dims = #hir.dim_table<seq = 1 to 512, past =
 // GENERIC-NEXT:     %vs = "mir.append"(%h, %v) <{role = #hir<state_role values>, head_dim = 16 : i64, start = "past"}> : (tensor<?x64xf32, #hir.dims<seq, _>>, tensor<2560x64xf32>) -> tensor<?x64xf32, #hir.dims<keys, _>>
 // GENERIC-NEXT:     %ks_1 = "mir.first_rows"(%k) : (tensor<2560x64xf32>) -> tensor<?x64xf32, #hir.dims<keys, _>>
 // GENERIC-NEXT:     %a = "mir.attention"(%r, %ks, %vs) <{head_dim = 16 : i64, scale = 2.500000e-01 : f64}> {phase = #mir<phase steady_state>} : (tensor<?x64xf32, #hir.dims<seq, _>>, tensor<?x64xf32, #hir.dims<keys, _>>, tensor<?x64xf32, #hir.dims<keys, _>>) -> tensor<?x64xf32, #hir.dims<seq, _>>
-// GENERIC-NEXT:     %u = "mir.unary"(%a) <{kind = #hir<unary_kind silu>}> : (tensor<?x64xf32, #hir.dims<seq, _>>) -> tensor<?x64xf32, #hir.dims<seq, _>>
+// GENERIC-NEXT:     %u = "mir.unary"(%a) <{kind = #mir<unary_kind silu>}> : (tensor<?x64xf32, #hir.dims<seq, _>>) -> tensor<?x64xf32, #hir.dims<seq, _>>
 // GENERIC-NEXT:     %y = "mir.kernel"() ({
-// GENERIC-NEXT:       %n = "mir.unary"(%u) <{kind = #hir<unary_kind neg>}> : (tensor<?x64xf32, #hir.dims<seq, _>>) -> tensor<?x64xf32, #hir.dims<seq, _>>
-// GENERIC-NEXT:       %b = "mir.binary"(%x, %n) <{kind = #hir<binary_kind add>}> : (tensor<?x64xf32, #hir.dims<seq, _>>, tensor<?x64xf32, #hir.dims<seq, _>>) -> tensor<?x64xf32, #hir.dims<seq, _>>
+// GENERIC-NEXT:       %n = "mir.unary"(%u) <{kind = #mir<unary_kind neg>}> : (tensor<?x64xf32, #hir.dims<seq, _>>) -> tensor<?x64xf32, #hir.dims<seq, _>>
+// GENERIC-NEXT:       %b = "mir.binary"(%x, %n) <{kind = #mir<binary_kind add>}> : (tensor<?x64xf32, #hir.dims<seq, _>>, tensor<?x64xf32, #hir.dims<seq, _>>) -> tensor<?x64xf32, #hir.dims<seq, _>>
 // GENERIC-NEXT:       "mir.yield"(%b) : (tensor<?x64xf32, #hir.dims<seq, _>>) -> ()
 // GENERIC-NEXT:     }) {phase = #mir<phase steady_state>} : () -> tensor<?x64xf32, #hir.dims<seq, _>>
 // GENERIC-NEXT:     "func.return"(%y) : (tensor<?x64xf32, #hir.dims<seq, _>>) -> ()

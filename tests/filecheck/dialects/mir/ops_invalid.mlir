@@ -1,14 +1,6 @@
 // RUN: rlx-opt %s --split-input-file --verify-diagnostics | filecheck %s
 
 // Weights
-// CHECK: :[[# @LINE + 2]]:3: error: mir.pack: expected the result [8, 64] packed f32, got [8, 64] f32
-func.func @f(%w: tensor<8x64xf32>) {
-  %p = mir.pack %w : tensor<8x64xf32> -> tensor<8x64xf32>
-  func.return
-}
-
-// -----
-
 // CHECK: :[[# @LINE + 2]]:3: error: mir.pack: expected the result [8, 64] packed q4_1, got [8, 64] packed q4_0
 func.func @f(%w: tensor<8x64x!hir.q<q4_1>>) {
   %p = mir.pack %w : tensor<8x64x!hir.q<q4_1>> -> tensor<8x64x!hir.packed<q4_0>>
@@ -134,22 +126,6 @@ func.func @f(%x: tensor<4x64xf32>) {
 // CHECK: :[[# @LINE + 2]]:3: error: mir.rope: expected at most head_dim 4 rotated features, got [8, 8] f32
 func.func @f(%x: tensor<4x64xf32>, %c: tensor<8x8xf32>) {
   %y = mir.rope %x, %c, %c start "past" head_dim 4 : tensor<4x64xf32>, tensor<8x8xf32>, tensor<8x8xf32>
-  func.return
-}
-
-// -----
-
-// CHECK: :[[# @LINE + 2]]:3: error: mir.unary: expected elements of f32, got [4] f64
-func.func @f(%x: tensor<4xf64>) {
-  %y = mir.unary exp %x : tensor<4xf64>
-  func.return
-}
-
-// -----
-
-// CHECK: :[[# @LINE + 2]]:19: error: Expected `add`, `sub`, `mul`, `div`, `max`, or `min`.
-func.func @f(%x: tensor<4x64xf32>) {
-  %y = mir.binary pow %x, %x : tensor<4x64xf32>
   func.return
 }
 

@@ -1,0 +1,357 @@
+"""
+How a matrix product is cut, and the packing of its blocks, in functions that all products share.
+
+Packed lhs is tile after tile: rows, or for a transposed lhs `[k][rows]`. Packed rhs is a panel
+`[k][columns]`. Both are filled up with zeros to a multiple of `UNROLL` of k.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rlx.lowering.emitter import Function, Module
+from rlx.lowering.target import Target
+from rlx.lowering.values import Index, Value, i64, vec
+
+UNROLL = 4
+"""Steps of k in an iteration of the largest tile; every panel has a multiple of it."""
+
+LINE = 64
+
+_BLOCK = 16
+"""Bytes of a vector within which lanes move fast."""
+
+
+@dataclass(frozen=True)
+class Tiling:
+    """How a product is cut: register tiles of rows x vectors, blocks of k, blocks of rows."""
+
+    element: str
+    size: int
+    lanes: int
+    rows: int
+    vectors: int
+
+    @staticmethod
+    def of(target: Target, element: str) -> Tiling:
+        """Return the tiling of products of `element` (float or double)."""
+        size = 4 if element == "float" else 8
+        lanes = target.vector_bits // (8 * size)
+        if target.registers == 32:
+            return Tiling(element, size, lanes, 6, 4)
+        return Tiling(element, size, lanes, 6 if target.avx2 else 4, 2)
+
+    @property
+    def vector(self) -> str:
+        return vec(self.lanes, self.element)
+
+    @property
+    def columns(self) -> int:
+        """Return the columns of a panel."""
+        return self.lanes * self.vectors
+
+    @property
+    def depth(self) -> int:
+        """Return how many of k a block has at most."""
+        return 768 // self.size
+
+    @property
+    def row_bytes(self) -> int:
+        """Return the bytes of a packed row: an odd number of lines, so that rows don't collide."""
+        return self.depth * self.size + LINE
+
+    @property
+    def tile_bytes(self) -> int:
+        return self.rows * self.row_bytes
+
+    @property
+    def block(self) -> int:
+        """Return the rows of a packed block of lhs, at most: 256 KB of them."""
+        return (256 * 1024 // self.row_bytes) // self.rows * self.rows
+
+    @property
+    def panel_row_bytes(self) -> int:
+        return self.columns * self.size
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """A matrix in memory: where it starts, and bytes from one row in memory to the next."""
+
+    pointer: Value
+    stride: Value
+    swapped: bool = False
+    """Its rows in memory are its columns."""
+
+    def at(self, f: Function, row: Index, column: Index, size: int) -> Value:
+        """Return the address of an element."""
+        first, second = (column, row) if self.swapped else (row, column)
+        return f.at(f.at(self.pointer, f.mul(self.stride, first)), second, size)
+
+
+def up(f: Function, n: Value, unit: int) -> Value:
+    """Return n / unit, rounded up."""
+    return f.udiv(f.add(n, unit - 1), unit)
+
+
+def depth_of(f: Function, t: Tiling, k: Value) -> Value:
+    """Return how many of k each block has: all about as many, at least 1; it depends on k alone."""
+    blocks = f.umax(up(f, k, t.depth), 1)
+    return f.umax(f.mul(up(f, f.udiv(f.add(k, f.sub(blocks, 1)), blocks), 16), 16), 16)
+
+
+def load_part(f: Function, t: Tiling, pointer: Value, mask: Value | None) -> Value:
+    """Return the lanes of a vector in memory that a mask tells, all without one."""
+    if mask is None:
+        return f.load(t.vector, pointer, align=t.size)
+    return f.load_masked(t.vector, pointer, mask, align=t.size)
+
+
+def store_part(f: Function, t: Tiling, value: Value, pointer: Value, mask: Value | None) -> None:
+    """Store the lanes that a mask tells, all without one."""
+    if mask is None:
+        f.store(value, pointer, align=t.size)
+    else:
+        f.store_masked(value, pointer, mask, align=t.size)
+
+
+def padded(f: Function, length: Value) -> Value:
+    return f.mul(up(f, length, UNROLL), UNROLL)
+
+
+def _left(f: Function, length: Value, k: Value) -> Value:
+    """Return length - k, or 0: what is packed may be longer by some zeros."""
+    return f.sub(f.umax(length, k), k)
+
+
+def lanes_below(f: Function, lanes: int, left: Value) -> Value:
+    """Return the mask of the first `left` (i64) lanes."""
+    count = f.splat(f.cast("trunc", left, "i32"), lanes)
+    return f.icmp("ult", f.vector("i32", range(lanes)), count)
+
+
+def _load_some(f: Function, t: Tiling, pointer: Value, left: Value, zeros: bool = True) -> Value:
+    """Return a vector of `left` elements (i64, more than lanes: all), zeros beyond."""
+
+    def part() -> list[Value]:
+        return [f.load_masked(t.vector, pointer, lanes_below(f, t.lanes, left), align=t.size)]
+
+    whole = f.icmp("uge", left, t.lanes)
+    return f.if_(whole, lambda: [f.load(t.vector, pointer, align=t.size)], part)[0]
+
+
+def _copy(
+    f: Function, t: Tiling, source: Value, out: Value, vectors: int, mask: Value | None = None
+) -> None:
+    """Copy neighbouring vectors; the mask is that of the last, and its other lanes become zeros."""
+    values = [
+        load_part(f, t, f.at(source, v * t.lanes, t.size), mask if v == vectors - 1 else None)
+        for v in range(vectors)
+    ]
+    for v, value in enumerate(values):
+        f.store(value, f.at(out, v * t.lanes, t.size), align=t.size)
+
+
+def pack_lhs(module: Module, t: Tiling, swapped: bool) -> str:
+    """Return a function that packs rows of lhs, for one block of k."""
+
+    def rows_of(f: Function) -> None:
+        source, stride, out, rows, length = f.params
+
+        def row(r: Value, _: list[Value]) -> list[Value]:
+            own, to = f.at(source, f.mul(r, stride)), f.at(out, r, t.row_bytes)
+
+            def copy(k: Value, _: list[Value]) -> list[Value]:
+                _copy(f, t, f.at(own, k, t.size), f.at(to, k, t.size), 4)
+                return []
+
+            def rest(k: Value, _: list[Value]) -> list[Value]:
+                value = _load_some(f, t, f.at(own, k, t.size), _left(f, length, k))
+                f.store(value, f.at(to, k, t.size), align=t.size)
+                return []
+
+            four = 4 * t.lanes
+            most = f.mul(f.udiv(length, four), four)
+            f.for_(0, most, four, [], copy)
+            return f.for_(most, padded(f, length), t.lanes, [], rest)
+
+        f.for_(0, rows, 1, [], row)
+        f.ret()
+
+    def columns_of(f: Function) -> None:
+        source, stride, out, rows, length = f.params
+        # A power of two is loaded and stored: the next step overwrites what is too much.
+        lanes = 1 << (t.rows - 1).bit_length()
+        narrow = vec(lanes, t.element)
+        full = f.udiv(rows, t.rows)
+        rest = lanes_below(f, lanes, f.sub(rows, f.mul(full, t.rows)))
+        whole = f.vector("i1", [int(lane < t.rows) for lane in range(lanes)])
+
+        def step(k: Value, _: list[Value]) -> list[Value]:
+            own, to = f.at(source, f.mul(k, stride)), f.at(out, k, t.rows * t.size)
+
+            def tile(i: Value, mask: Value) -> None:
+                value = f.load_masked(narrow, f.at(own, i, t.rows * t.size), mask, align=t.size)
+                f.store(value, f.at(to, i, t.tile_bytes), align=t.size)
+
+            f.for_(0, full, 1, [], lambda i, _: tile(i, whole) or [])
+            f.if_(f.icmp("ult", f.mul(full, t.rows), rows), lambda: tile(full, rest) or [])
+            return []
+
+        def pad(k: Value, _: list[Value]) -> list[Value]:
+            to = f.at(out, k, t.rows * t.size)
+
+            def tile(i: Value, _: list[Value]) -> list[Value]:
+                f.store(f.zero(narrow), f.at(to, i, t.tile_bytes), align=t.size)
+                return []
+
+            return f.for_(0, up(f, rows, t.rows), 1, [], tile)
+
+        f.for_(0, length, 1, [], step)
+        f.for_(length, padded(f, length), 1, [], pad)
+        f.ret()
+
+    params = [("ptr", "source"), ("i64", "stride"), ("ptr", "out")]
+    params += [("i64", "rows"), ("i64", "length")]
+    name = f"dot.pack_lhs_{t.element}_{'t' if swapped else 'n'}"
+    return module.once(name, params, columns_of if swapped else rows_of)
+
+
+def pack_rhs(module: Module, t: Tiling, swapped: bool, vectors: int) -> str:
+    """Return a function that packs a panel of rhs, `left` columns in its last vector."""
+
+    def rows_of(f: Function) -> None:
+        source, stride, out, length, left = f.params
+
+        def copy(k: Value, mask: Value | None) -> list[Value]:
+            own, to = f.at(source, f.mul(k, stride)), f.at(out, k, t.panel_row_bytes)
+            _copy(f, t, own, to, vectors, mask)
+            return []
+
+        def whole() -> list[Value]:
+            four = f.mul(f.udiv(length, UNROLL), UNROLL)
+
+            def several(k: Value, _: list[Value]) -> list[Value]:
+                for i in range(UNROLL):
+                    copy(f.add(k, i), None)
+                return []
+
+            f.for_(0, four, UNROLL, [], several)
+            return f.for_(four, length, 1, [], lambda k, _: copy(k, None))
+
+        def part() -> list[Value]:
+            mask = lanes_below(f, t.lanes, left)
+            return f.for_(0, length, 1, [], lambda k, _: copy(k, mask))
+
+        def pad(k: Value, _: list[Value]) -> list[Value]:
+            for v in range(vectors):
+                to = f.at(f.at(out, k, t.panel_row_bytes), v * t.lanes, t.size)
+                f.store(f.zero(t.vector), to, align=t.size)
+            return []
+
+        f.if_(f.icmp("ult", left, t.lanes), part, whole)
+        f.for_(length, padded(f, length), 1, [], pad)
+        f.ret()
+
+    def columns_of(f: Function) -> None:
+        source, stride, out, length, left = f.params
+
+        def vector(v: Value, _: list[Value]) -> list[Value]:
+            count = f.select(f.icmp("eq", v, vectors - 1), left, i64(t.lanes))
+            own = f.at(source, f.mul(f.mul(stride, v), t.lanes))
+            to = f.at(out, v, t.lanes * t.size)
+
+            def square(k: Value, _: list[Value]) -> list[Value]:
+                at = f.at(own, k, t.size), stride, f.at(to, k, t.panel_row_bytes)
+                f.call(_square(module, t), "void", *at, count, _left(f, length, k))
+                return []
+
+            return f.for_(0, padded(f, length), t.lanes, [], square)
+
+        f.for_(0, vectors, 1, [], vector)
+        f.ret()
+
+    params = [("ptr", "source"), ("i64", "stride"), ("ptr", "out")]
+    params += [("i64", "length"), ("i64", "left")]
+    name = f"dot.pack_rhs_{t.element}_{'t' if swapped else 'n'}{vectors}"
+    return module.once(name, params, columns_of if swapped else rows_of)
+
+
+def _square(module: Module, t: Tiling) -> str:
+    """
+    Return a function that packs the transpose of a square of as many rows and columns as lanes.
+
+    Of the rows from `count` on and columns from `left` on there are none.
+    """
+
+    def body(f: Function) -> None:
+        source, stride, out, count, left = f.params
+
+        def store(columns: list[Value]) -> None:
+            for i, column in enumerate(columns):
+                f.store(column, f.at(out, i * t.panel_row_bytes), align=LINE // 4)
+
+        def whole() -> list[Value]:
+            store(square(f, t, [f.at(source, f.mul(stride, r)) for r in range(t.lanes)]))
+            return []
+
+        def part() -> list[Value]:
+            # Rows beyond the last are that one again; their columns are never stored.
+            last = f.sub(count, 1)
+            places = [f.mul(stride, f.umin(i64(r), last)) for r in range(t.lanes)]
+            mask = lanes_below(f, t.lanes, f.umin(left, t.lanes))
+            store(square(f, t, [f.at(source, place) for place in places], mask))
+            return []
+
+        f.if_(f.icmp("uge", f.umin(count, left), t.lanes), whole, part)
+        f.ret()
+
+    params = [("ptr", "source"), ("i64", "stride"), ("ptr", "out")]
+    params += [("i64", "count"), ("i64", "left")]
+    return module.once(f"dot.square_{t.element}", params, body)
+
+
+def square(f: Function, t: Tiling, rows: Sequence[Value], mask: Value | None = None) -> list[Value]:
+    """Return the columns of as many rows in memory as lanes; zeros where the mask has no column."""
+    side = _BLOCK // t.size
+    block = vec(side, t.element)
+    whole = [load_part(f, t, row, mask) for row in rows] if mask else []
+    columns: list[Value] = []
+    for k in range(0, t.lanes, side):
+        blocks = (
+            [f.shuffle(row, row, range(k, k + side)) for row in whole]
+            or [f.load(block, f.at(row, k * t.size), align=t.size) for row in rows]
+        )  # fmt: skip
+        columns += _zip(f, [_joined(f, blocks[i::side]) for i in range(side)])
+    return columns
+
+
+def _joined(f: Function, parts: list[Value]) -> Value:
+    """Return vectors, a power of two of them, one after the other in one."""
+    while len(parts) > 1:
+        lanes = range(2 * parts[0].lanes)
+        parts = [f.shuffle(a, b, lanes) for a, b in zip(parts[::2], parts[1::2], strict=True)]
+    return parts[0]
+
+
+def _zip(f: Function, rows: list[Value]) -> list[Value]:
+    """Transpose squares of 16 bytes a side, which lie side by side in `rows`, each by itself."""
+    side, lanes = len(rows), rows[0].lanes
+
+    def pick(a: Value, b: Value, unit: int, high: int) -> Value:
+        """Take, in each block, units of a half of a and of b in turn."""
+        order: list[int] = []
+        for block in range(0, lanes, side):
+            for i in range(0, side // 2, unit):
+                at = block + high * side // 2 + i
+                order += [*range(at, at + unit), *range(lanes + at, lanes + at + unit)]
+        return f.shuffle(a, b, order)
+
+    if side == 2:
+        return [pick(rows[0], rows[1], 1, high) for high in (0, 1)]
+    columns: list[Value] = []
+    for high in (0, 1):
+        a, b = (pick(rows[i], rows[i + 1], 1, high) for i in (0, 2))
+        columns += [pick(a, b, 2, 0), pick(a, b, 2, 1)]
+    return columns

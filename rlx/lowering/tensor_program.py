@@ -1,0 +1,257 @@
+"""
+Kernels of tensor primitives: loops over the elements of what is written.
+
+Each result is written by a loop over rows, a row in chunks of sixteen lanes, and an element is
+*pulled*: its operands are computed at the places that the operation says, back to loads. Moves only
+change the place (`tensor_access`), so they cost no buffer. `hoist` puts what a row's elements share
+before the row's loop, so that a row's reductions become stages of their own. A reduction's shape
+depends on sizes alone: the same bits come out for any number of threads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from xdsl.ir import Operation, SSAValue
+
+from rlx.dialects import infer, mir
+from rlx.dialects.common import element_of, spell
+from rlx.lowering.body import Body
+from rlx.lowering.target import PANEL
+from rlx.lowering.tensor_access import At, Axis
+from rlx.lowering.tensor_cost import Cost, too_large
+from rlx.lowering.tensor_elements import stored
+from rlx.lowering.tensor_nodes import (
+    Graph,
+    Node,
+    Size,
+    is_heavy,
+    lane_dims,
+    lane_reductions,
+    product,
+    reachable,
+)
+from rlx.lowering.tensor_reduce import Program, tail_mask
+from rlx.lowering.tensor_stages import kept
+from rlx.lowering.tensor_tiles import turned
+from rlx.lowering.values import Value, i64
+
+COMPUTED = (
+    *mir.MAPS, *mir.MOVES, mir.ConstantOp, mir.IotaOp, mir.ReduceOp, mir.SoftmaxOp, mir.LayerNormOp,
+)  # fmt: skip
+"""The operations that `refusal` may accept."""
+BLOCK = 256
+"""Columns of the blocks that threads share where tiles are transposed."""
+
+
+class Domain:
+    """The loops over outputs of one shape."""
+
+    def __init__(self, program: Program, outputs: list[tuple[Node, Value]]):
+        self.program = program
+        self.places = program.places
+        self.access = program.access
+        self.outputs = outputs
+        self.nodes = [node for node, _ in outputs]
+        self.dims = self.nodes[0].dims
+        lanes = lane_dims(self.nodes)
+        self.outer = self.dims[: len(self.dims) - lanes]
+        self.inner = self.dims[len(self.dims) - lanes :]
+        joint = lanes and any(lane_reductions(n, len(self.outer)) for n in self.nodes)
+        self.joint = 4 if joint else 1
+        heavy = any(map(is_heavy, reachable(*self.nodes)))
+        self.unroll = 1 if joint else 2 if heavy else 4
+
+    def emit(self) -> None:
+        self.program.kept = kept(self.nodes) if self.inner else set()
+        tiles = turned(self.nodes, len(self.outer)) if self.inner and self.outer else None
+        if tiles:
+            self._tiles(*tiles)
+        else:
+            self._rows()
+
+    def _tiles(self, axis: int, nodes: set[Node]) -> None:
+        """Write blocks of 16 rows and 256 columns, in tiles: see `tensor_tiles`."""
+        p, access, program = self.places, self.access, self.program
+        others = [d for i, d in enumerate(self.outer) if i != axis]
+        rows, columns = access.size(self.dims[axis]), access.size(product(self.inner))
+        down, across = (
+            p.div(p.add(size, block - 1), i64(block))
+            for size, block in ((rows, PANEL), (columns, BLOCK))
+        )
+        first, last = self._share(p.mul(p.mul(access.size(product(others)), down), across))
+
+        def block(unit: Value) -> list[Value]:
+            fixed = access.split(Axis(p.div(p.div(unit, across), down)), others)
+
+            def place(row: Axis, column: Axis, mask: Value | None = None) -> At:
+                axes = [*fixed, *access.split(column, self.inner)]
+                axes.insert(axis, row)
+                return At(tuple(axes), mask)
+
+            row = p.mul(p.rem(p.div(unit, across), down), PANEL)
+            column = p.mul(p.rem(unit, across), BLOCK)
+            end, row_end = p.least(p.add(column, BLOCK), columns), p.least(p.add(row, PANEL), rows)
+            whole = p.mul(p.div(p.sub(row_end, row), i64(PANEL)), p.sub(end, column))
+            tiles_end = p.add(column, p.mul(p.div(whole, i64(PANEL)), PANEL))
+
+            def tile(c: Value) -> list[Value]:
+                steps = [access.plus(Axis(c), Axis(i64(i))) for i in range(PANEL)]
+                with program.tile(nodes, [place(Axis(row, 1), s) for s in steps]) as tile:
+
+                    def one(i: Value) -> list[Value]:
+                        tile.place, tile.row = place(Axis(p.add(row, i)), Axis(c, 1)), i
+                        self._store([tile.place])
+                        return []
+
+                    p.loop(0, PANEL, 1, [], lambda i, _: one(i))
+                return []
+
+            def chunk(r: Value, c: Value) -> list[Value]:
+                mask = p.here([program.live(p.sub(end, c))])[0]
+                self._store([place(Axis(r), Axis(c, 1), mask)])
+                return []
+
+            p.loop(column, tiles_end, PANEL, [], lambda c, _: tile(c))
+            p.loop(
+                row, row_end, 1, [],
+                lambda r, _: p.loop(tiles_end, end, PANEL, [], lambda c, _: chunk(r, c)),
+            )  # fmt: skip
+            return []
+
+        p.loop(first, last, 1, [], lambda unit, _: block(unit))
+
+    def _rows(self) -> None:
+        rows, n = product(self.outer), product(self.inner)
+        body, access = self.program.body, self.access
+        count, width = access.size(rows), access.size(n)
+        f = self.program.f
+        if not self.inner:
+            first, last = self._share(count)
+            self.places.loop(first, last, 1, [], lambda r, _: self._row(r, None, None))
+            return
+        group = PANEL * self.joint * self.unroll
+        if (rows.static or 0) >= 256 or (
+            n.static is not None and n.static < 256 and not rows.is_one
+        ):
+            first, last = self._share(count)
+            self.places.loop(first, last, 1, [], lambda r, _: self._row(r, i64(0), width))
+            return
+        blocks = f.udiv(f.add(width, group - 1), group)
+        low, high = (f.mul(x, group) for x in body.share(blocks))
+        high = f.umin(high, width)
+        if rows.is_one:
+            low, high = self.places.here([low, high])
+            self.places.know(low, PANEL)
+            self._row(i64(0), low, high)
+            return
+        first, last = body.share(count)
+        few = f.icmp("ult", count, body.threads)
+        bounds = [
+            f.select(few, a, b)
+            for a, b in ((i64(0), first), (count, last), (low, i64(0)), (high, width))
+        ]
+        first, last, low, high = self.places.here(bounds)
+        self.places.know(low, PANEL)
+        self.places.loop(first, last, 1, [], lambda r, _: self._row(r, low, high))
+
+    def _share(self, count: Value) -> tuple[Value, Value]:
+        first, last = self.program.body.share(count)
+        self.places.here([first, last])
+        return first, last
+
+    def _row(self, row: Value, low: Value | None, high: Value | None) -> list[Value]:
+        outer = self.access.split(Axis(row), self.outer)
+        if low is None or high is None:
+            self._store([At(tuple(outer))])
+            return []
+        p, f = self.places, self.program.f
+
+        def chunks(start: Value, count: int, mask: Value | None) -> list[Value]:
+            ats: list[At] = []
+            for i in range(count):
+                lanes = self.access.split(Axis(p.add(start, i * PANEL), 1), self.inner)
+                ats.append(At((*outer, *lanes), mask))
+            self._store(ats)
+            return []
+
+        def group(start: Value) -> list[Value]:
+            for i in range(self.unroll):
+                chunks(p.add(start, i * self.joint * PANEL), self.joint, None)
+            return []
+
+        step = PANEL * self.joint * self.unroll
+        span = p.sub(high, low)
+        main, full = (p.add(low, p.mul(p.div(span, i64(n)), n)) for n in (step, PANEL))
+        p.loop(low, main, step, [], lambda c, _: group(c))
+        p.loop(main, full, PANEL, [], lambda c, _: chunks(c, 1, None))
+        n = product(self.inner).static
+        if n is not None and n % PANEL == 0:
+            return []
+        if low.constant is not None and high.constant is not None:
+            chunks(full, 1, tail_mask(f, n % PANEL if n else 0))
+            return []
+
+        def tail() -> list[Value]:
+            return chunks(full, 1, p.here([self.program.live(p.sub(high, full))])[0])
+
+        p.branch(f.icmp("slt", full, high), tail)
+        return []
+
+    def _store(self, ats: Sequence[At]) -> None:
+        """Pull every output at some places, then store."""
+        values = [self.program.pull(node, ats) for node, _ in self.outputs]
+        for (node, out), elements in zip(self.outputs, values, strict=True):
+            for v, at in zip(elements, ats, strict=True):
+                if self.inner:
+                    v = self.places.splat(v)
+                v = stored(self.program.f, node.element, v)
+                self.access.store(v, out, node.bytes, at, node.dims)
+
+
+def emit_tensor_program(body: Body) -> None:
+    """Emit the kernel of any operations that `refusal` does not refuse."""
+    program = Program(body)
+    nodes = [program.graph.node(v) for v in body.yielded]
+    for places in by_shape(nodes):
+        Domain(program, [(nodes[i], body.outs[i]) for i in places]).emit()
+
+
+def refusal(ops: Sequence[Operation], yielded: Sequence[SSAValue]) -> str | None:
+    """
+    Return why operations can't be one kernel; None if they can.
+
+    `ops` are in order; what they use and don't make is read from memory, `yielded` is written. A
+    single operation of `COMPUTED` is never refused.
+    """
+    for op in ops:
+        if not isinstance(op, COMPUTED):
+            return f"{op.name} is not an operation of a tensor kernel"
+    for v in (*yielded, *(v for op in ops for v in (*op.operands, *op.results))):
+        if element_of(v.type) not in infer.ELEMENTS:
+            return f"{spell(v.type)} has elements that are read in blocks"
+    if len(ops) <= 1:
+        return None
+    graph, cost = Graph(None), Cost()
+    for op in ops:
+        graph.add(op)
+    nodes = [graph.node(v) for v in yielded]
+    reason = too_large(nodes)
+    if reason:
+        return reason
+    for places in by_shape(nodes):
+        cost.outputs([nodes[i] for i in places])
+    if cost.excess:
+        node = cost.excess[0]
+        what = f"{node.op} {node.kind}".strip()
+        return f"{what} would be computed again for each of the elements that use it"
+    return None
+
+
+def by_shape(nodes: Sequence[Node]) -> list[list[int]]:
+    """Return the positions of outputs that one loop writes; those that have no element are left."""
+    groups: dict[tuple[Size, ...], list[int]] = {}
+    for i, node in enumerate(nodes):
+        if node.count.number:
+            groups.setdefault(node.dims, []).append(i)
+    return list(groups.values())

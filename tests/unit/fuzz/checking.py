@@ -1,0 +1,168 @@
+"""Runs of a program by the reference and compiled, and the comparison of their results."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from kernels import nmse
+from xdsl.dialects.builtin import ModuleOp
+
+from fuzz.programs import DTYPES, Case, Inputs, Step
+from fuzz.values import DOUBLE, EXACT, SINGLE
+from fuzz.weights import Weights
+from rlx.functions import CompiledFunction, build
+from rlx.lowering.target import Target
+from rlx.passes.pipelines import run_to
+from rlx.passes.source import context, parse
+from rlx.passes.verify_plan import check_planned
+from rlx.reference import Reference
+
+TINY = 1e-15
+LIMITS = {SINGLE: 1e-10, DOUBLE: 1e-20}
+"""Normalised mean squared errors of what is rounded as f32, and as f64."""
+
+
+def parsed(text: str) -> ModuleOp:
+    return parse(context(), text.encode(), "case")
+
+
+def expected(
+    module: ModuleOp, weights: Weights, steps: Sequence[Step], dtype: type = np.float64
+) -> list[Inputs]:
+    """Return what the reference gives for each step, in float64 or in another precision."""
+    reference = Reference(module, weights.stored, dtype)
+    return [reference.run(inputs, sizes) for sizes, inputs in steps]
+
+
+def run_steps(function: CompiledFunction, steps: Sequence[Step]) -> list[Inputs]:
+    """Run the steps in order; the arrays around inputs and outputs must stay as they are."""
+    results: list[Inputs] = []
+    manifest = function.manifest
+    for sizes, inputs in steps:
+        guarded = {name: Guarded(array) for name, array in inputs.items()}
+        seen = {d for io in manifest.inputs for d in io.dims}
+        dims = {name: size for name, size in sizes.items() if name not in seen}
+        bound = manifest.bind(sizes)
+        shapes = [
+            [bound[d] if isinstance(d, str) else d for d in io.dims] for io in manifest.outputs
+        ]
+        out = {
+            io.name: Guarded(np.full(shape, 77, DTYPES[io.dtype]))
+            for io, shape in zip(manifest.outputs, shapes, strict=True)
+        }
+        function(
+            dims=dims,
+            out=[g.array for g in out.values()],
+            **{name: g.array for name, g in guarded.items()},
+        )
+        for g in (*guarded.values(), *out.values()):
+            g.check()
+        for name, array in inputs.items():
+            np.testing.assert_array_equal(guarded[name].array, array)
+        brains = {io.name for io in manifest.outputs if io.dtype == "bf16"}
+        results.append(
+            {
+                name: (g.array.astype(np.uint32) << 16).view(np.float32)
+                if name in brains
+                else g.array.copy()
+                for name, g in out.items()
+            }
+        )
+    return results
+
+
+class Guarded:
+    """A copy of an array with bytes around it that nothing may write."""
+
+    def __init__(self, array: np.ndarray):
+        self._memory = np.full(array.nbytes + 512, 0xA5, np.uint8)
+        # Off any vector's alignment, as a caller's array may be.
+        self._start = 256 + (8 - self._memory.ctypes.data) % 64
+        self._size = array.nbytes
+        data = self._memory[self._start : self._start + array.nbytes]
+        self.array = data.view(array.dtype).reshape(array.shape)
+        self.array[...] = array
+
+    def check(self) -> None:
+        assert (self._memory[: self._start] == 0xA5).all(), "written before an array"
+        assert (self._memory[self._start + self._size :] == 0xA5).all(), "written behind an array"
+
+
+def assert_close(
+    got: Sequence[Inputs],
+    want: Sequence[Inputs],
+    limit: float,
+    what: str,
+    single: Sequence[Inputs] | None = None,
+    noise: Mapping[str, int] | None = None,
+) -> None:
+    """
+    Check every output of every step: that it is the same, or its normalised mean squared error.
+
+    A program may lose digits by its nature (x - tanh x of a small x). `single` is what the
+    reference gives in float32: up to a hundred times its error is allowed too. Our functions have
+    2 ulp where numpy's have half of one, which is 16 times the squared error, more by chance for a
+    single number: one seed has 62 times, and 2 ulp of noise in its tanh explain 30 to 200 times.
+    """
+    assert len(got) == len(want)
+    for i, (g, w) in enumerate(zip(got, want, strict=True)):
+        assert g.keys() == w.keys()
+        for name in w:
+            where = f"{what}: step {i}, output {name}"
+            assert g[name].shape == w[name].shape, where
+            if w[name].dtype.kind != "f" or (noise is not None and noise[name] == EXACT):
+                np.testing.assert_array_equal(g[name], w[name], where)
+                continue
+            assert np.isfinite(w[name]).all(), f"{where}: the reference isn't finite"
+            if np.abs(w[name]).max(initial=0) < TINY:
+                # Products of small values may have been subnormal: f32 has no precision there.
+                assert np.abs(g[name]).max(initial=0) < 10 * TINY, where
+                continue
+            error = nmse(g[name].astype(np.float64), w[name])
+            allowed = limit
+            if noise is not None and noise[name] == DOUBLE:
+                allowed = min(limit, LIMITS[DOUBLE])
+            elif single is not None:
+                allowed = max(limit, 100 * nmse(single[i][name], w[name]))
+            assert error <= allowed, f"{where}: NMSE {error:.2e}, allowed {allowed:.2e}"
+
+
+def check(
+    case: Case,
+    levels: Sequence[str] = ("host",),
+    limit: float = LIMITS[SINGLE],
+    threads: Sequence[int] = (1, 2),
+) -> None:
+    """Compare a case: reference of HIR, of MIR, and the compiled program, whose plan is checked."""
+    want = expected(parsed(case.text), case.weights, case.steps)
+    single = expected(parsed(case.text), case.weights, case.steps, np.float32)
+    mir = parsed(case.text)
+    run_to(mir, "mir")
+    assert_close(expected(mir, case.weights, case.steps), want, 1e-24, "MIR", None, case.noise)
+    check_compiled(case, want, single, levels, limit, threads)
+
+
+def check_compiled(
+    case: Case,
+    want: Sequence[Inputs],
+    single: Sequence[Inputs],
+    levels: Sequence[str],
+    limit: float = LIMITS[SINGLE],
+    threads: Sequence[int] = (1, 2),
+) -> None:
+    """Compare compiled programs with the reference, and those for numbers of threads bit by bit."""
+    for level in levels:
+        built = build(case.text, Target.named(level))
+        lir = parsed(case.text)
+        run_to(lir, "lir")
+        assert check_planned(lir) == []
+        first: list[Inputs] | None = None
+        for n in threads:
+            got = run_steps(CompiledFunction(built, case.weights, n, poison=True), case.steps)
+            what = f"{level}, {n} threads"
+            assert_close(got, want, limit, what, single, case.noise)
+            first = first or got
+            for a, b in zip(got, first, strict=True):
+                for name in a:
+                    np.testing.assert_array_equal(a[name], b[name], f"{what}, {name}")

@@ -1,0 +1,251 @@
+"""`mir.dot` kernels and their epilogues at every instruction-set level against float64 numpy."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import numpy as np
+import pytest
+from bodies import Compiled, block_of, typed
+from kernels import levels
+from xdsl.dialects.builtin import DenseIntOrFPElementsAttr, f32
+
+from rlx.dialects.common import tensor
+from rlx.dialects.primitives import (
+    BinaryKind,
+    BinaryOp,
+    BroadcastOp,
+    ConstantOp,
+    DotOp,
+    ReduceKind,
+    ReduceOp,
+    UnaryKind,
+    UnaryOp,
+)
+from rlx.errors import RlxError
+from rlx.lowering.dot import emit_dot, refusal
+
+LEVELS = levels()
+TRANSPOSITIONS = [(a, b) for a in (False, True) for b in (False, True)]
+
+
+@cache
+def symbolic(level: str, dtype: type, transposed: tuple[bool, bool]) -> Compiled:
+    """Return a kernel of one product whose dimensions are all arguments."""
+    a = ("b", "k", "m") if transposed[0] else ("b", "m", "k")
+    b = ("b", "n", "k") if transposed[1] else ("b", "k", "n")
+
+    def build(args):
+        dot = DotOp(*args, *transposed)
+        return [dot], [dot.result]
+
+    block = block_of([typed(dtype, *a), typed(dtype, *b)], build)
+    return Compiled(level, block, emit_dot, ("b", "m", "n", "k"))
+
+
+def operands(rng, dtype, transposed, b, m, n, k) -> list[np.ndarray]:
+    """Return random operands as they are in memory."""
+    shapes = [(b, k, m) if transposed[0] else (b, m, k), (b, n, k) if transposed[1] else (b, k, n)]
+    return [rng.standard_normal(s).astype(dtype) for s in shapes]
+
+
+def product(arrays, transposed) -> tuple[np.ndarray, np.ndarray]:
+    """Return the product in float64, and that of the sizes of its terms."""
+    a, b = (
+        np.swapaxes(x, -1, -2) if t else x
+        for x, t in zip((y.astype(np.float64) for y in arrays), transposed, strict=True)
+    )
+    return a @ b, np.abs(a) @ np.abs(b)
+
+
+def check(result, expected, magnitude, k) -> None:
+    """Assert the error bound of a sum of k products in the result's precision, and a small NMSE."""
+    eps = np.finfo(result.dtype).eps
+    bound = (k + 2) * eps * magnitude + np.finfo(result.dtype).tiny
+    assert result.shape == expected.shape
+    assert (np.abs(result - expected) <= bound).all()
+    error = ((result - expected) ** 2).sum() / max((expected**2).sum(), 1e-300)
+    assert error <= 4 * eps**2 * (1 + k / 8)
+
+
+SIZES = [
+    (1, 0, 5, 3), (1, 5, 0, 3), (1, 3, 5, 0), (0, 3, 5, 2), (1, 1, 1, 1), (1, 1, 100, 64),
+    (1, 100, 1, 33), (1, 7, 16, 17), (1, 16, 17, 7), (1, 17, 33, 16), (3, 33, 7, 100),
+    (2, 64, 64, 64), (1, 100, 100, 100), (2, 5, 49, 600), (1, 2, 700, 300), (1, 300, 48, 9),
+    (1, 3, 1100, 5), (3, 8, 24, 1),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("transposed", TRANSPOSITIONS)
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_products_of_every_size(level: str, transposed: tuple[bool, bool], dtype: type):
+    rng = np.random.default_rng(1)
+    kernel = symbolic(level, dtype, transposed)
+    for b, m, n, k in SIZES:
+        arrays = operands(rng, dtype, transposed, b, m, n, k)
+        expected, magnitude = product(arrays, transposed)
+        sizes = {"b": b, "m": m, "n": n, "k": k}
+        (one,) = kernel(arrays, 1, 0, **sizes)
+        check(one, expected, magnitude, k)
+        (three,) = kernel(arrays, 3, np.dtype(dtype).itemsize, **sizes)
+        np.testing.assert_array_equal(one, three)
+
+
+def splat(number: float, *dims: int) -> ConstantOp:
+    return ConstantOp(DenseIntOrFPElementsAttr.from_list(tensor(dims, f32), [number]))
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_epilogue_with_operands_of_every_kind(level: str):
+    """relu(dot + bias) * scale + other / column, the product too; b, m by name, n a number."""
+    b, m, n, k = "b", "m", 37, 19
+    result = typed(np.float32, b, m, n)
+
+    def build(args):
+        x, w, bias, other, column, matrix = args
+        dot = DotOp(x, w)
+        number = splat(1.5)
+        ops = [dot, number]
+
+        def step(op):
+            ops.append(op)
+            return op.result
+
+        total = step(BinaryOp(BinaryKind.ADD, dot.result, step(BroadcastOp(bias, result))))
+        total = step(UnaryOp(UnaryKind.RELU, total))
+        total = step(BinaryOp(BinaryKind.MUL, total, step(BroadcastOp(number.result, result))))
+        ratio = step(BinaryOp(BinaryKind.DIV, other, step(BroadcastOp(column, result))))
+        total = step(BinaryOp(BinaryKind.ADD, total, ratio))
+        total = step(BinaryOp(BinaryKind.SUB, total, step(BroadcastOp(matrix, result))))
+        assert refusal(ops, [total, dot.result]) is None
+        return ops, [total, dot.result]
+
+    shapes = [(b, m, k), (b, k, n), (n,), (b, m, n), (b, m, 1), (m, n)]
+    block = block_of([typed(np.float32, *s) for s in shapes], build)
+    kernel = Compiled(level, block, emit_dot, ("b", "m"))
+    rng = np.random.default_rng(2)
+    for sizes in ({"b": 3, "m": 11}, {"b": 1, "m": 1}, {"b": 2, "m": 0}):
+        given = [[sizes.get(d, d) for d in s] for s in shapes]
+        arrays = [rng.standard_normal(s).astype(np.float32) for s in given]
+        arrays[4] = np.abs(arrays[4]) + np.float32(0.5)
+        x, w, bias, other, column, matrix = (a.astype(np.float64) for a in arrays)
+        dot = x @ w
+        expected = np.maximum(dot + bias, 0) * 1.5 + other / column - matrix
+        ours = kernel(arrays, 1, 0, **sizes)
+        np.testing.assert_allclose(ours[0], expected, rtol=1e-5, atol=3e-5)
+        np.testing.assert_allclose(ours[1], dot, rtol=1e-5, atol=1e-5)
+        for a, c in zip(ours, kernel(arrays, 3, 4, **sizes), strict=True):
+            np.testing.assert_array_equal(a, c)
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_epilogue_after_several_blocks(level: str):
+    """Rows, columns and k beyond one block, all of them numbers; only the last value is given."""
+    m, n, k = 530, 1090, 300
+    result = typed(np.float32, m, n)
+
+    def build(args):
+        dot, half = DotOp(args[0], args[1], rhs_t=True), splat(0.5, m, n)
+        scaled = BinaryOp(BinaryKind.MUL, dot.result, half.result)
+        total = BinaryOp(BinaryKind.ADD, args[2], scaled.result)
+        return [half, dot, scaled, total], [total.result]
+
+    block = block_of([typed(np.float32, m, k), typed(np.float32, n, k), result], build)
+    rng = np.random.default_rng(3)
+    x, w, y = (rng.standard_normal(s).astype(np.float32) for s in ((m, k), (n, k), (m, n)))
+    kernel = Compiled(level, block, emit_dot)
+    (one,), (two,) = kernel([x, w, y]), kernel([x, w, y], threads=2)
+    expected = y + x.astype(np.float64) @ w.T.astype(np.float64) / 2
+    np.testing.assert_allclose(one, expected, rtol=1e-5, atol=1e-4)
+    np.testing.assert_array_equal(one, two)
+
+
+def test_an_element_depends_on_its_row_and_column_alone():
+    kernel = symbolic("host", np.float32, (False, True))
+    rng = np.random.default_rng(4)
+    x, w = operands(rng, np.float32, (False, True), 1, 60, 130, 700)
+    (whole,) = kernel([x, w], 1, 0, b=1, m=60, n=130, k=700)
+    for rows, columns in ((1, 130), (3, 7), (60, 1), (9, 50)):
+        part = [x[:, -rows:], w[:, -columns:]]
+        (result,) = kernel(part, 2, 0, b=1, m=rows, n=columns, k=700)
+        np.testing.assert_array_equal(result, whole[:, -rows:, -columns:])
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("transposed", TRANSPOSITIONS)
+@pytest.mark.parametrize(("m", "n"), [(1, 75), (75, 1), (1, 1), (4, 40)])
+def test_one_row_or_one_column_by_number(level, transposed, m, n):
+    """With a bias and a column, several times as deep as a block."""
+    k = 500
+    result = typed(np.float32, 2, m, n)
+
+    def build(args):
+        dot = DotOp(args[0], args[1], *transposed)
+        bias, column = (BroadcastOp(a, result) for a in args[2:4])
+        total = BinaryOp(BinaryKind.ADD, dot.result, bias.result)
+        total2 = BinaryOp(BinaryKind.MUL, total.result, column.result)
+        last = BinaryOp(BinaryKind.ADD, total2.result, args[4])
+        return [dot, bias, column, total, total2, last], [last.result]
+
+    rng = np.random.default_rng(5)
+    arrays = operands(rng, np.float32, transposed, 2, m, n, k)
+    arrays += [rng.standard_normal(s).astype(np.float32) for s in ((n,), (2, m, 1), (2, m, n))]
+    block = block_of([typed(np.float32, *a.shape) for a in arrays], build)
+    kernel = Compiled(level, block, emit_dot)
+    (one,), (two,) = kernel(arrays), kernel(arrays, 3, 4)
+    dot, _ = product(arrays[:2], transposed)
+    bias, column, other = (a.astype(np.float64) for a in arrays[2:])
+    np.testing.assert_allclose(one, (dot + bias) * column + other, rtol=1e-5, atol=2e-4)
+    np.testing.assert_array_equal(one, two)
+
+
+def test_refusals():
+    square = typed(np.float32, 4, 4)
+
+    def reason(build) -> str | None:
+        block = block_of([square, square, typed(np.float32, 4, 2)], build)
+        ops = list(block.ops)
+        return refusal(ops[:-1], ops[-1].operands)
+
+    def two(args):
+        ops = [DotOp(args[0], args[1]), DotOp(args[1], args[0])]
+        return ops, [ops[0].result]
+
+    def reduced(args):
+        dot = DotOp(args[0], args[1])
+        total = ReduceOp(ReduceKind.SUM, dot.result, [0])
+        return [dot, total], [total.result]
+
+    def made(args):
+        negative = UnaryOp(UnaryKind.NEG, args[0])
+        dot = DotOp(negative.result, args[1])
+        return [negative, dot], [dot.result]
+
+    def numbers(args):
+        dot = DotOp(args[0], args[1])
+        values = DenseIntOrFPElementsAttr.from_list(square, [float(i) for i in range(16)])
+        constant = ConstantOp(values)
+        total = BinaryOp(BinaryKind.ADD, dot.result, constant.result)
+        return [dot, constant, total], [total.result]
+
+    def narrow(args):
+        dot = DotOp(args[0], args[1])
+        other = UnaryOp(UnaryKind.NEG, args[2])
+        return [dot, other], [dot.result, other.result]
+
+    def nothing(args):
+        return [DotOp(args[0], args[1])], [args[0]]
+
+    for build, words in (
+        (two, "expected one mir.dot"),
+        (reduced, "mir.reduce can't follow"),
+        (made, "come from outside"),
+        (numbers, "constants of one number"),
+        (narrow, "expected the product's"),
+        (nothing, "that the launch computes"),
+    ):
+        assert words in (reason(build) or ""), build
+    block = block_of([square, square, square], two)
+    with pytest.raises(RlxError, match=r"dot: expected one mir\.dot in a launch, got 2"):
+        Compiled("host", block, emit_dot)
