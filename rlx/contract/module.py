@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from rlx.contract.graph import Graph
 from rlx.contract.plan import LirBufferPlan
+from rlx.contract.symbols import SYMBOL_NAMES, DimBinding
 from rlx.errors import RlxError
 
 if TYPE_CHECKING:
@@ -62,6 +63,21 @@ class HirModule:
     @property
     def name(self) -> str:
         return self.module.sym_name.data if self.module.sym_name is not None else "main"
+
+    def bind(self, binding: DimBinding) -> HirModule:
+        """
+        Return the module for sizes: of the dimensions that are free here those that are bound.
+
+        Raises RlxError for a size outside a dimension's bounds.
+        """
+        from rlx.dialects.common import DimTable
+        from rlx.passes.bind_dims import bind_dims
+
+        bound = self.module.clone()
+        free = DimTable.of(bound).free
+        names = ((SYMBOL_NAMES.get(symbol, ""), size) for symbol, size in binding)
+        bind_dims(bound, {name: size for name, size in names if name in free})
+        return HirModule(bound)
 
     def lower(self) -> MirModule:
         """Return the MIR that the default passes make of it; this module stays as it is."""

@@ -139,6 +139,9 @@ def in_place(block: Block) -> set[tuple[int, int]]:
     """
     last = block.last_op
     assert isinstance(last, mir.YieldOp)
+    if any(isinstance(op, mir.DotOp) for op in block.ops):
+        # The sums of a product are collected where its result will be.
+        return set()
     primitives = all(isinstance(op, (*mir.PRIMITIVES, mir.YieldOp)) for op in block.ops)
     pairs: set[tuple[int, int]] = set()
     for i, argument in enumerate(block.args):

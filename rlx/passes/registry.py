@@ -25,6 +25,7 @@ def _own(*names: str) -> dict[str, Callable[[], type[ModulePass]]]:
 
 PASSES: dict[str, Callable[[], type[ModulePass]]] = {
     **_own(
+        "bind-dims",
         "legalize-hir",
         "fuse-shared-input",
         "fuse-epilogue",

@@ -1,10 +1,13 @@
 """Programs for sizes: one for each, or one for each bucket of sizes."""
 
+import numpy as np
 import pytest
 from graphs import symbolic
 
-from rlx import DimBinding, Graph, ModelVariant, RlxError, Shape, bind_graph, sym
+import rlx
+from rlx import DimBinding, Graph, HirModule, ModelVariant, RlxError, Shape, bind_graph, sym
 from rlx.contract.specialize import Buckets, Specializations
+from rlx.passes.source import context, parse
 
 
 def test_buckets():
@@ -74,3 +77,36 @@ def test_what_fails_to_build_is_not_kept():
     assert len(programs) == 0
     with pytest.raises(RlxError, match="capacity"):
         Specializations(fail, capacity=0)
+
+
+TEMPLATE = """
+builtin.module attributes {rlx.dims = #hir.dim_table<seq = 1 to 32>} {
+  func.func @main(%x: tensor<?x3xf32, #hir.dims<seq, _>> {rlx.name = "x"})
+      -> (tensor<3xf32> {rlx.name = "y"}) {
+    %y = mir.reduce sum %x axes [0] : tensor<?x3xf32, #hir.dims<seq, _>> -> tensor<3xf32>
+    func.return %y : tensor<3xf32>
+  }
+}
+"""
+
+
+def test_a_module_is_specialised_by_bucket():
+    template = HirModule(parse(context(), TEMPLATE.encode(), "template"))
+    buckets = {sym.SEQ: Buckets.powers_of_two(4, 32)}
+    programs = Specializations(lambda b: rlx.compile(template.bind(b).module), buckets)
+    rng = np.random.default_rng(1)
+    for seq in (1, 3, 4, 5, 9, 16, 32):
+        variant = ModelVariant.prefill(1, seq)
+        rows = programs.bucket(variant).seq
+        x = np.zeros((rows, 3), np.float32)
+        x[:seq] = rng.standard_normal((seq, 3))
+        np.testing.assert_allclose(programs.get(variant)(x), x.sum(axis=0), rtol=1e-5)
+    assert len(programs) == 4
+    assert "seq" in str(template)
+
+
+def test_the_symbolic_module_serves_every_size():
+    f = rlx.compile(TEMPLATE)
+    for seq in (1, 7, 32):
+        x = np.random.default_rng(seq).standard_normal((seq, 3)).astype(np.float32)
+        np.testing.assert_allclose(f(x), x.sum(axis=0), rtol=1e-5, atol=1e-6)
