@@ -77,13 +77,13 @@ from rlx.dialects.primitives import (
 from rlx.dialects.sequence import SCANS, GatedDeltaNetOp
 
 __all__ = [
-    "CONTROL", "ELEMENTWISE", "KINDS", "MAPS", "MOVES", "PHASE", "PRIMITIVES", "SCANS", "AppendOp",
-    "AttentionOp", "BinaryOp", "BroadcastOp", "CastOp", "CompareOp", "ConcatOp", "ConstantOp",
-    "DotOp", "EmbeddingOp", "FirstRowsOp", "GatedDeltaNetOp", "GatherOp", "IfOp", "IotaOp",
-    "KernelOp", "LastRowsOp", "LayerNormOp", "LoadStateOp", "LoadWeightOp", "MatmulOp", "Mir",
-    "PackOp", "ReduceOp", "RepeatOp", "ReshapeOp", "RmsNormOp", "RopeOp", "RopeTableOp", "SampleOp",
-    "SdpaOp", "SelectOp", "SliceOp", "SoftmaxOp", "TransposeOp", "UnaryOp", "WhileOp", "YieldOp",
-    "captures", "kind_of", "kind_of_kernel",
+    "CONTROL", "ELEMENTWISE", "KINDS", "KINDS_BY_NAME", "MAPS", "MOVES", "PHASE", "PRIMITIVES",
+    "SCANS", "AppendOp", "AttentionOp", "BinaryOp", "BroadcastOp", "CastOp", "CompareOp",
+    "ConcatOp", "ConstantOp", "DotOp", "EmbeddingOp", "FirstRowsOp", "GatedDeltaNetOp", "GatherOp",
+    "IfOp", "IotaOp", "KernelOp", "LastRowsOp", "LayerNormOp", "LoadStateOp", "LoadWeightOp",
+    "MatmulOp", "Mir", "PackOp", "ReduceOp", "RepeatOp", "ReshapeOp", "RmsNormOp", "RopeOp",
+    "RopeTableOp", "SampleOp", "SdpaOp", "SelectOp", "SliceOp", "SoftmaxOp", "TransposeOp",
+    "UnaryOp", "WhileOp", "YieldOp", "captures", "is_mir", "kind_of", "kind_of_kernel",
 ]  # fmt: skip
 
 PHASE = "phase"
@@ -339,7 +339,12 @@ KINDS_BY_NAME = {
     "signal.welch_peaks": OpKind.WELCH_PEAKS,
     "signal.log_mel": OpKind.LOG_MEL,
 }
-"""Kinds of operations of dialects that are not loaded with this one."""
+"""Kinds of the operations of dialects that MIR may use, which are not loaded with it."""
+
+
+def is_mir(op: Operation) -> bool:
+    """Return whether an operation is one of MIR, or of a dialect that MIR may use."""
+    return op.name.startswith("mir.") or op.name in KINDS_BY_NAME
 
 
 def kind_of(op: Operation) -> OpKind:

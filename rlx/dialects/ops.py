@@ -194,6 +194,7 @@ class RopeTable(IRDLOperation, ABC):
     def verify_(self) -> None:
         check_finite(self, "base", self.base)
         shapes.check_rope_table(self.name, self.cos.type, self.sin.type)
+        shapes.check_numbers(self.name, self.cos.type)
 
 
 class Rope(IRDLOperation, ABC):

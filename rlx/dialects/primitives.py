@@ -11,6 +11,7 @@ operand is NaN.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import isfinite, prod
 from typing import Any, ClassVar, TypeAlias, cast
 
 from xdsl.dialects.builtin import (
@@ -54,7 +55,7 @@ from xdsl.utils.exceptions import VerifyException
 from xdsl.utils.str_enum import StrEnum
 
 from rlx.dialects import infer, shapes
-from rlx.dialects.common import element_of, spell
+from rlx.dialects.common import element_bytes, element_of, spell
 from rlx.dialects.ops import AnyTensor, Number, check_finite, f64_attr, i64_attr
 
 Indices: TypeAlias = DenseArrayBase[I64]
@@ -202,7 +203,7 @@ def _check_kind(
 
 @irdl_op_definition
 class ConstantOp(IRDLOperation):
-    """A tensor of given values, at most 64 KiB of them; one value may fill a larger tensor."""
+    """A tensor of given values, at most 64 KiB: what is larger is a weight or a broadcast."""
 
     name = "mir.constant"
     value = prop_def(DenseIntOrFPElementsAttr)
@@ -224,10 +225,19 @@ class ConstantOp(IRDLOperation):
 
     def print(self, printer: Printer) -> None:
         printer.print_string(" ")
-        printer.print_attribute(self.value)
+        if self._is_finite():
+            printer.print_attribute(self.value)
+        else:
+            # xDSL prints infinities and NaN as bits, and reads these as numbers.
+            printer.print_string(f'dense<"0x{bytes(self.value.data.data).hex().upper()}"> : ')
+            printer.print_attribute(self.value.type)
         if self.attributes:
             printer.print_string(" ")
             printer.print_attr_dict(self.attributes)
+
+    def _is_finite(self) -> bool:
+        values = self.value.get_values()
+        return all(isfinite(v) for v in values if isinstance(v, float))
 
     def verify_(self) -> None:
         infer.check_element(self.name, self.result.type, infer.ELEMENTS)
@@ -235,10 +245,12 @@ class ConstantOp(IRDLOperation):
             raise VerifyException(
                 f"{self.name}: expected the result {self.value.type}, got {self.result.type}"
             )
-        if len(self.value.data.data) > MAX_CONSTANT_BYTES:
+        # One value that fills the tensor counts as often as text would repeat it.
+        size = prod(self.value.get_shape()) * element_bytes(self.result.type)
+        if size > MAX_CONSTANT_BYTES:
             raise VerifyException(
-                f"{self.name}: expected at most {MAX_CONSTANT_BYTES} bytes, got "
-                f"{len(self.value.data.data)}: declare a hir.weight"
+                f"{self.name}: expected at most {MAX_CONSTANT_BYTES} bytes, got {size}: "
+                "declare a hir.weight, or broadcast a smaller constant"
             )
 
 

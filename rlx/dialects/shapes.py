@@ -119,8 +119,8 @@ def check_norm(what: str, input_: Attribute, weight: Attribute) -> None:
 
 def check_rope_table(what: str, cos: Attribute, sin: Attribute) -> None:
     _floats(what, cos, sin)
-    positions, n_rot = _matrix(what, cos)
-    if cos != sin or not isinstance(positions, int) or not isinstance(n_rot, int) or n_rot % 2:
+    _, n_rot = _matrix(what, cos)
+    if cos != sin or not isinstance(n_rot, int) or n_rot % 2:
         raise VerifyException(
             f"{what}: expected two tables [positions, n_rot] with an even n_rot, "
             f"got {spell(cos)} and {spell(sin)}"

@@ -31,7 +31,6 @@ from rlx.dialects import infer, shapes
 from rlx.dialects.common import dims_of, spell, tensor
 from rlx.dialects.ops import AnyTensor, i64_attr
 
-
 SMALLEST_POWER = 1e-10
 """What `signal.log_mel` takes the logarithm of, at least."""
 

@@ -147,10 +147,7 @@ class AttnMask:
     input: str = "mask"
 
     def emit(self, ctx: FlowCtx, x: FlowValue) -> FlowValue:
-        if self.input not in ctx.state.inputs:
-            known = ", ".join(ctx.state.inputs) or "none"
-            raise RlxError(f"AttnMask: expected an input {self.input!r}, the inputs are: {known}")
-        kept = FlowValue(*ctx.state.inputs[self.input])
+        kept = ctx.find_input(self.input)
         half = tensors.filled(ctx, 0.5, kept.shape)
         seen = ctx.insert(mir.CompareOp(CompareKind.GE, kept.id, half.id))
         zero, masked = (tensors.filled(ctx, number, kept.shape) for number in (0.0, MASKED))

@@ -153,7 +153,9 @@ class FlowCtx:
 
     def origin(self) -> str:
         """Return the name of the dimension that is 0, which is declared when first asked for."""
-        self.dims.setdefault(ORIGIN, DimDef(ORIGIN, 0, 0))
+        zero = DimDef(ORIGIN, 0, 0)
+        if self.dims.setdefault(ORIGIN, zero) != zero:
+            raise RlxError(f"expected the dimension {ORIGIN!r} to be 0: {self.dims[ORIGIN]}")
         return ORIGIN
 
     def input(self, name: str, shape: Shape, element: Attribute = f32) -> FlowValue:
@@ -167,6 +169,13 @@ class FlowCtx:
         value = FlowValue(arg, tuple(shape))
         self.state.inputs[name] = (arg, value.shape)
         return value
+
+    def find_input(self, name: str) -> FlowValue:
+        """Return an argument of the program. Raises RlxError where there is none of this name."""
+        if name not in self.state.inputs:
+            known = ", ".join(self.state.inputs) or "none"
+            raise RlxError(f"expected an input {name!r}, the inputs are: {known}")
+        return FlowValue(*self.state.inputs[name])
 
     def load_weight(self, key: str) -> FlowValue:
         """
@@ -196,7 +205,7 @@ class FlowCtx:
 
         The source is asked once for each (key, transpose). Where the name is taken, by the other
         orientation or by `load_weight`, the parameter is `key.t` or `key.f32`. Raises what the
-        source raises, and RlxError for a key with `{layer}`: parameters belong to no layer.
+        source raises, and RlxError for a key with `{layer}`, unless the layer is built in line.
         """
         self.hir()
         key = self._in_line(key)
@@ -283,29 +292,42 @@ class FlowCtx:
         outer = [x, *(outer_state.streams[s] for s in streams)]
         block = Block(arg_types=[value.id.type for value in outer])
         self._scope, self.state = _Scope(block, name, layer), outer_state.inner()
-        inner = [FlowValue(arg, v.shape) for arg, v in zip(block.args, outer, strict=True)]
-        for hint, value in zip(("x", *streams), inner, strict=True):
-            value.id.name_hint = hint
-        self.state.streams.update(zip(streams, inner[1:], strict=True))
         try:
-            y = self.apply(stage, inner[0])
-            given = [y.id, *(self.state.streams[s].id for s in streams)]
+            results = self._layer(stage, outer, streams)
             keys = [key for key in self.state.loaded_weights if LAYER in key]
         finally:
             self._scope, self.state = outer_scope, outer_state
-        for value, result in zip(outer, given, strict=True):
+        block.add_op(ReturnOp(*results))
+        captured = close(block)
+        types = [arg.type for arg in block.args]
+        signature = (types, [result.type for result in results])
+        function = FuncOp(name, signature, Region(block), visibility="private")
+        self._declare(name, function)
+        return Outlined(name, captured, keys)
+
+    def _layer(
+        self, stage: FlowStage, outer: Sequence[FlowValue], streams: Sequence[str]
+    ) -> list[SSAValue]:
+        """Emit a layer in its function, whose arguments are x and streams; return the next ones."""
+        args = self._scope.block.args
+        inner = [FlowValue(arg, value.shape) for arg, value in zip(args, outer, strict=True)]
+        for hint, value in zip(("x", *streams), inner, strict=True):
+            value.id.name_hint = hint
+        self.state.streams.update(zip(streams, inner[1:], strict=True))
+        before = dict(self.state.streams)
+        y = self.apply(stage, inner[0])
+        after = self.state.streams
+        lost = next((s for s in before if s not in streams and after[s] != before[s]), None)
+        if lost is not None:
+            raise RlxError(f"{stage}: changes the stream {lost!r}: name it in Repeat's streams")
+        results = [y.id, *(after[s].id for s in streams)]
+        for value, result in zip(outer, results, strict=True):
             if result.type != value.id.type:
                 raise RlxError(
                     f"{stage}: expected a layer to give {spell(value.id.type)}, as it takes, "
                     f"got {spell(result.type)}"
                 )
-        block.add_op(ReturnOp(*given))
-        captured = close(block)
-        types = [arg.type for arg in block.args]
-        signature = (types, [result.type for result in given])
-        function = FuncOp(name, signature, Region(block), visibility="private")
-        self._declare(name, function)
-        return Outlined(name, captured, keys)
+        return results
 
     def finish(self, outputs: Mapping[str, HirNodeId]) -> None:
         """Complete the program: @main returns `outputs` in their order."""

@@ -78,10 +78,7 @@ class GdnScan:
         slots = ctx.state.gdn
         if slots is None:
             raise RlxError("GdnScan: expected GdnInputs before it")
-        if self.state is not None and self.state not in ctx.state.inputs:
-            known = ", ".join(ctx.state.inputs) or "none"
-            raise RlxError(f"GdnScan: expected an input {self.state!r}, the inputs are: {known}")
-        state = None if self.state is None else ctx.state.inputs[self.state][0]
+        state = None if self.state is None else ctx.find_input(self.state).id
         op = mir.GatedDeltaNetOp(slots.q, slots.k, slots.v, slots.g, slots.beta, state)
         y = ctx.insert(op, "gdn")
         op.final.name_hint = "gdn_state"

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from xdsl.dialects.builtin import i32
 
 from rlx.dialects import hir, mir
-from rlx.dialects.common import Dim, element_of, spell, tensor
+from rlx.dialects.common import Dim, DimTable, element_of, spell, tensor
 from rlx.dialects.primitives import BinaryKind, UnaryKind
 from rlx.errors import RlxError
 from rlx.flow import tensors
@@ -100,7 +100,7 @@ class GatherFromInput:
     key: str | None = None
 
     def emit(self, ctx: FlowCtx, x: FlowValue) -> FlowValue:
-        ids = _input(ctx, self.input)
+        ids = _ids(ctx, self.input)
         if self.key is not None:
             return ctx.insert(hir.EmbeddingOp(ids.id, ctx.load_weight(self.key).id))
         return ctx.insert(mir.GatherOp(x.id, ids.id, 0))
@@ -120,21 +120,24 @@ class GatherAdd:
     def emit(self, ctx: FlowCtx, x: FlowValue) -> FlowValue:
         table = ctx.load_weight(self.key)
         if self.input is not None:
-            ids = _input(ctx, self.input)
+            ids = _ids(ctx, self.input)
         else:
             ids = tensors.iota(ctx, x.shape[:1], 0)
+            most, positions = DimTable(ctx.dims).size(x.shape[0]), table.shape[0]
+            if isinstance(positions, int) and most > positions:
+                raise RlxError(
+                    f"{self}: expected a position for each of up to {most} rows, "
+                    f"got {spell(table.id.type)}"
+                )
         rows = ctx.insert(hir.EmbeddingOp(ids.id, table.id))
         if rows.shape != x.shape:
             raise RlxError(f"{self}: expected rows {list(x.shape)}, got {spell(rows.id.type)}")
         return tensors.binary(ctx, BinaryKind.ADD, x, rows)
 
 
-def _input(ctx: FlowCtx, name: str) -> FlowValue:
+def _ids(ctx: FlowCtx, name: str) -> FlowValue:
     """Return an input of indices by name."""
-    if name not in ctx.state.inputs:
-        known = ", ".join(ctx.state.inputs) or "none"
-        raise RlxError(f"expected an input {name!r}, the inputs are: {known}")
-    value = FlowValue(*ctx.state.inputs[name])
+    value = ctx.find_input(name)
     if element_of(value.id.type) != i32:
         raise RlxError(f"input {name!r}: expected i32, got {spell(value.id.type)}")
     return value
@@ -324,4 +327,4 @@ class Sample:
     params: str = "sampling"
 
     def emit(self, ctx: FlowCtx, x: FlowValue) -> FlowValue:
-        return ctx.insert(hir.SampleOp(x.id, _input(ctx, self.params).id), "id")
+        return ctx.insert(hir.SampleOp(x.id, ctx.find_input(self.params).id), "id")

@@ -26,14 +26,14 @@ from rlx.dialects.primitives import (
 )
 from rlx.errors import RlxError
 from rlx.lowering.body import Body
-from rlx.lowering.dot_few import ROWS, emit_few
+from rlx.lowering.dot_few import emit_few, few_rows
 from rlx.lowering.dot_pack import Matrix, Tiling, lanes_below, load_part, store_part, up
-from rlx.lowering.dot_tiles import emit_block
+from rlx.lowering.dot_tiles import Shapes, emit_block
 from rlx.lowering.values import Value, f32, f64, i64
 from rlx.lowering.vmath import BINARY, UNARY, emit_binary, emit_unary
 
-COLUMNS = 1024
-"""Columns that a packed block of lhs is multiplied with, at most: their sums stay in L2."""
+ROWS = 768
+"""Rows that a packed block of rhs is multiplied with, at most: their sums stay in L2."""
 
 
 def refusal(ops: Sequence[Operation], yielded: Sequence[SSAValue]) -> str | None:
@@ -186,48 +186,53 @@ class _Product:
         b = self._matrix(body.pointers[rhs], batch, b_t, self.k, self.n)
         out = self.sums
         c = self._matrix(out, batch, False, self.m, self.n)
-        count = f.sub(rows[1], rows[0])
-        # Blocks of about as many rows each.
-        blocks = f.umax(up(f, count, t.block), 1)
-        height = f.mul(up(f, f.udiv(f.add(count, f.sub(blocks, 1)), blocks), t.rows), t.rows)
+        height = self._even(f.sub(rows[1], rows[0]), ROWS, t.rows)
+        width = self._even(f.sub(columns[1], columns[0]), t.panels * t.columns, t.columns)
 
-        def block_of_rows(carried: list[Value]) -> list[Value]:
+        def block(r: Value, j: Value) -> list[Value]:
+            here, wide = f.umin(f.sub(rows[1], r), height), f.umin(f.sub(columns[1], j), width)
+            own = (
+                replace(a, pointer=a.at(f, r, 0, t.size)),
+                replace(b, pointer=b.at(f, 0, j, t.size)),
+                replace(c, pointer=c.at(f, r, j, t.size)),
+            )
+            self._block(*own, here, wide)
+            self.finish(batch, (r, here), (j, wide))
+            return [f.add(j, width)]
+
+        def blocks(carried: list[Value]) -> list[Value]:
             (r,) = carried
-            here = f.umin(f.sub(rows[1], r), height)
+            f.while_(
+                [columns[0]], lambda v: f.icmp("slt", v[0], columns[1]), lambda v: block(r, v[0])
+            )
+            return [f.add(r, height)]
 
-            def block(j: Value, _: list[Value]) -> list[Value]:
-                wide = f.umin(f.sub(columns[1], j), COLUMNS)
-                own = (
-                    replace(a, pointer=a.at(f, r, 0, t.size)),
-                    replace(b, pointer=b.at(f, 0, j, t.size)),
-                    replace(c, pointer=c.at(f, r, j, t.size)),
-                )
-                self._block(*own, here, wide)
-                self.finish(batch, (r, here), (j, wide))
-                return []
+        f.while_([rows[0]], lambda v: f.icmp("slt", v[0], rows[1]), blocks)
 
-            f.for_(columns[0], columns[1], COLUMNS, [], block)
-            return [f.add(r, here)]
-
-        f.while_([rows[0]], lambda v: f.icmp("slt", v[0], rows[1]), block_of_rows)
+    def _even(self, count: Value, most: int, unit: int) -> Value:
+        """Return the size of parts of a count that have about as many units each."""
+        f, units = self.body.f, up(self.body.f, count, unit)
+        parts = f.umax(up(f, units, most // unit), 1)
+        return f.mul(f.udiv(f.add(units, f.sub(parts, 1)), parts), unit)
 
     def _block(self, a: Matrix, b: Matrix, c: Matrix, rows: Value, columns: Value) -> None:
         f, t, m = self.body.f, self.tiling, self.m.constant
 
         def few() -> list[Value]:
-            emit_few(f, t, a, b, c, rows, columns, self.k)
+            emit_few(f, t, m, a, b, c, rows, columns, self.k)
             return []
 
         def many() -> list[Value]:
-            emit_block(f, t, a, b, c, rows, columns, self.k)
+            shapes = Shapes.of(t, m, self.n.constant)
+            emit_block(f, t, shapes, a, b, c, rows, columns, self.k)
             return []
 
-        if m is not None and m > ROWS:
+        if m is not None and m > few_rows(b):
             many()
         elif m is not None:
             few()
         else:
-            f.if_(f.icmp("ule", self.m, ROWS), few, many)
+            f.if_(f.icmp("ule", self.m, few_rows(b)), few, many)
 
     @property
     def sums(self) -> Value:

@@ -7,7 +7,7 @@ their products in the order of `dot_tiles`: a result does not depend on how many
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from rlx.lowering.dot_pack import (
@@ -22,7 +22,7 @@ from rlx.lowering.dot_pack import (
 from rlx.lowering.emitter import Function
 from rlx.lowering.values import Value, i64
 
-ROWS = 2
+_ROWS, _ROWS_SWAPPED = 2, 4
 """The most rows: for more, packing pays."""
 
 _STEPS = 8
@@ -32,62 +32,95 @@ _COLUMN_BYTES = 2048
 """Bytes of the columns whose sums are kept, of each row."""
 
 
+def few_rows(b: Matrix) -> int:
+    """Return how many rows are few for a rhs."""
+    return _ROWS_SWAPPED if b.swapped else _ROWS
+
+
 def emit_few(
-    f: Function, t: Tiling, a: Matrix, b: Matrix, c: Matrix, rows: Value, columns: Value, k: Value
+    f: Function,
+    t: Tiling,
+    known: int | None,
+    a: Matrix,
+    b: Matrix,
+    c: Matrix,
+    rows: Value,
+    columns: Value,
+    k: Value,
 ) -> None:
-    """Emit c = a b for at most `ROWS` rows, any columns and any k (i64)."""
+    """
+    Emit c = a b for at most `few_rows(b)` rows, any columns and any k (i64).
+
+    `known` is the number of rows where the code may be for that alone.
+    """
     steps = (i64(t.size), a.stride) if a.swapped else (a.stride, i64(t.size))
     numbers = (*steps, b.stride, c.stride, rows, columns, k)
-    sums = () if b.swapped else (f.scratch("few", ROWS * _COLUMN_BYTES),)
+    sums = () if b.swapped else (f.scratch("few", _ROWS * _COLUMN_BYTES),)
     pointers = (a.pointer, b.pointer, c.pointer, *sums)
     params = [("ptr", n) for n in ("a", "b", "c", "sums")[: len(pointers)]]
     params += [("i64", n) for n in _NUMBERS]
-    name = f"dot.few_{t.element}_{'t' if b.swapped else 'n'}"
-    f.module.once(name, params, partial(_few_columns if b.swapped else _few, t))
+    name, body = f"dot.few_{t.element}", partial(_few, t)
+    if b.swapped:
+        heights = [h for h in (4, 2, 1) if known is None or known & h]
+        name += f"_t{''.join(map(str, heights))}"
+        body = partial(_few_columns, t, heights)
+    f.module.once(name, params, body)
     f.call(name, "void", *pointers, *numbers)
 
 
 _NUMBERS = ("a_row", "a_step", "b_stride", "c_stride", "rows", "columns", "k")
 
 
-def _few_columns(t: Tiling, f: Function) -> None:
-    """The same for a swapped rhs: squares of it are transposed in registers, for each row."""
+def _few_columns(t: Tiling, heights: Sequence[int], f: Function) -> None:
+    """The same for a swapped rhs: squares of it are transposed in registers, for some rows."""
     a, b, c, a_row, a_step, b_stride, c_stride, rows, columns, k = f.params
     depth = depth_of(f, t, k)
 
-    def group(row: Value, j: Value) -> list[Value]:
-        own = f.at(a, f.mul(row, a_row))
+    def group(row: Value, height: int, j: Value) -> None:
+        own = [f.at(a, f.mul(f.add(row, r), a_row)) for r in range(height)]
         last = f.sub(columns, 1)
         lines = [f.at(b, f.mul(f.umin(f.add(j, i), last), b_stride)) for i in range(t.lanes)]
 
-        def add(total: Value, first: Value, left: Value | None) -> Value:
+        def add(totals: list[Value], first: Value, left: Value | None) -> list[Value]:
             mask = None if left is None else lanes_below(f, t.lanes, left)
+            totals = list(totals)
             values = square(f, t, [f.at(line, first, t.size) for line in lines], mask)
             for i, value in enumerate(values):
-                x = _number(f, t, own, f.add(first, i), a_step, left, i)
-                total = f.fma(f.splat(x, t.lanes), value, total)
-            return total
+                for r, line in enumerate(own):
+                    x = f.splat(_number(f, t, line, f.add(first, i), a_step, left, i), t.lanes)
+                    totals[r] = f.fma(x, value, totals[r])
+            return totals
 
         def k_block(carried: list[Value]) -> list[Value]:
-            k0, total = carried
+            k0, *totals = carried
             stop = f.add(k0, f.umin(f.sub(k, k0), depth))
             whole = f.add(k0, f.mul(f.udiv(f.sub(stop, k0), t.lanes), t.lanes))
-            zero = f.zero(t.vector)
-            (sums,) = f.for_(k0, whole, t.lanes, [zero], lambda i, v: [add(v[0], i, None)])
+            zeros = [f.zero(t.vector)] * height
+            sums = f.for_(k0, whole, t.lanes, zeros, lambda i, v: add(v, i, None))
             left = f.sub(stop, whole)
-            (sums,) = f.if_(f.icmp("ne", left, 0), lambda: [add(sums, whole, left)], lambda: [sums])
-            return [stop, f.fadd(total, sums)]
+            sums = f.if_(f.icmp("ne", left, 0), lambda: add(sums, whole, left), lambda: sums)
+            return [stop, *(f.fadd(x, y) for x, y in zip(totals, sums, strict=True))]
 
-        start = [i64(0), f.zero(t.vector)]
-        _, total = f.while_(start, lambda v: f.icmp("slt", v[0], k), k_block)
-        to = f.at(f.at(c, f.mul(row, c_stride)), j, t.size)
-        left = f.sub(columns, j)
-        mask = lanes_below(f, t.lanes, f.umin(left, t.lanes))
-        store_part(f, t, total, to, mask)
-        return []
+        start = [i64(0), *[f.zero(t.vector)] * height]
+        _, *totals = f.while_(start, lambda v: f.icmp("slt", v[0], k), k_block)
+        mask = lanes_below(f, t.lanes, f.umin(f.sub(columns, j), t.lanes))
+        for r, total in enumerate(totals):
+            to = f.at(f.at(c, f.mul(f.add(row, r), c_stride)), j, t.size)
+            store_part(f, t, total, to, mask)
 
     def all_rows(j: Value, _: list[Value]) -> list[Value]:
-        return f.for_(0, rows, 1, [], lambda r, _: group(r, j))
+        row = i64(0)
+        for height in heights:
+
+            def some(v: list[Value], height: int = height) -> list[Value]:
+                group(v[0], height, j)
+                return [f.add(v[0], height)]
+
+            def fits(v: list[Value], height: int = height) -> Value:
+                return f.icmp("ule", f.add(v[0], height), rows)
+
+            (row,) = f.while_([row], fits, some)
+        return []
 
     f.for_(0, columns, t.lanes, [], all_rows)
     f.ret()

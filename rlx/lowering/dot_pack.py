@@ -54,7 +54,7 @@ class Tiling:
     @property
     def depth(self) -> int:
         """Return how many of k a block has at most."""
-        return 768 // self.size
+        return 128 if self.size == 4 else 96
 
     @property
     def row_bytes(self) -> int:
@@ -67,12 +67,21 @@ class Tiling:
 
     @property
     def block(self) -> int:
-        """Return the rows of a packed block of lhs, at most: 256 KB of them."""
-        return (256 * 1024 // self.row_bytes) // self.rows * self.rows
+        """Return the rows of a packed block of lhs, at most."""
+        return 96
 
     @property
     def panel_row_bytes(self) -> int:
         return self.columns * self.size
+
+    @property
+    def panel_bytes(self) -> int:
+        return self.depth * self.panel_row_bytes
+
+    @property
+    def panels(self) -> int:
+        """Return the panels of a packed block of rhs, at most: 256 KB of them."""
+        return 256 * 1024 // self.panel_bytes
 
 
 @dataclass(frozen=True)
@@ -218,63 +227,70 @@ def pack_lhs(module: Module, t: Tiling, swapped: bool) -> str:
     return module.once(name, params, columns_of if swapped else rows_of)
 
 
-def pack_rhs(module: Module, t: Tiling, swapped: bool, vectors: int) -> str:
-    """Return a function that packs a panel of rhs, `left` columns in its last vector."""
+def pack_rhs(module: Module, t: Tiling, swapped: bool) -> str:
+    """Return a function that packs columns of rhs, panel after panel, for one block of k."""
+    wide = t.lanes * t.size
 
     def rows_of(f: Function) -> None:
-        source, stride, out, length, left = f.params
+        source, stride, out, length, columns = f.params
+        full = f.udiv(columns, t.columns)
+        rest = f.sub(columns, f.mul(full, t.columns))
+        whole = f.udiv(rest, t.lanes)
+        left = f.sub(rest, f.mul(whole, t.lanes))
+        mask = lanes_below(f, t.lanes, left)
 
-        def copy(k: Value, mask: Value | None) -> list[Value]:
+        def step(k: Value, _: list[Value]) -> list[Value]:
             own, to = f.at(source, f.mul(k, stride)), f.at(out, k, t.panel_row_bytes)
-            _copy(f, t, own, to, vectors, mask)
-            return []
 
-        def whole() -> list[Value]:
-            four = f.mul(f.udiv(length, UNROLL), UNROLL)
-
-            def several(k: Value, _: list[Value]) -> list[Value]:
-                for i in range(UNROLL):
-                    copy(f.add(k, i), None)
+            def panel(p: Value, _: list[Value]) -> list[Value]:
+                at = f.at(own, p, t.panel_row_bytes), f.at(to, p, t.panel_bytes)
+                _copy(f, t, *at, t.vectors)
                 return []
 
-            f.for_(0, four, UNROLL, [], several)
-            return f.for_(four, length, 1, [], lambda k, _: copy(k, None))
+            def vector(v: Value, mask: Value | None = None) -> list[Value]:
+                _copy(f, t, f.at(tail[0], v, wide), f.at(tail[1], v, wide), 1, mask)
+                return []
 
-        def part() -> list[Value]:
-            mask = lanes_below(f, t.lanes, left)
-            return f.for_(0, length, 1, [], lambda k, _: copy(k, mask))
+            f.for_(0, full, 1, [], panel)
+            tail = f.at(own, full, t.panel_row_bytes), f.at(to, full, t.panel_bytes)
+            f.for_(0, whole, 1, [], lambda v, _: vector(v))
+            return f.if_(f.icmp("ne", left, 0), lambda: vector(whole, mask))
 
         def pad(k: Value, _: list[Value]) -> list[Value]:
-            for v in range(vectors):
-                to = f.at(f.at(out, k, t.panel_row_bytes), v * t.lanes, t.size)
-                f.store(f.zero(t.vector), to, align=t.size)
-            return []
+            def panel(p: Value, _: list[Value]) -> list[Value]:
+                at = f.at(f.at(out, p, t.panel_bytes), k, t.panel_row_bytes)
+                for v in range(t.vectors):
+                    f.store(f.zero(t.vector), f.at(at, v * wide))
+                return []
 
-        f.if_(f.icmp("ult", left, t.lanes), part, whole)
+            return f.for_(0, up(f, columns, t.columns), 1, [], panel)
+
+        f.for_(0, length, 1, [], step)
         f.for_(length, padded(f, length), 1, [], pad)
         f.ret()
 
     def columns_of(f: Function) -> None:
-        source, stride, out, length, left = f.params
+        source, stride, out, length, columns = f.params
 
-        def vector(v: Value, _: list[Value]) -> list[Value]:
-            count = f.select(f.icmp("eq", v, vectors - 1), left, i64(t.lanes))
-            own = f.at(source, f.mul(f.mul(stride, v), t.lanes))
-            to = f.at(out, v, t.lanes * t.size)
+        def vector(j: Value, _: list[Value]) -> list[Value]:
+            own, count = f.at(source, f.mul(j, stride)), f.umin(f.sub(columns, j), t.lanes)
+            panel = f.udiv(j, t.columns)
+            within = f.sub(j, f.mul(panel, t.columns))
+            to = f.at(f.at(out, panel, t.panel_bytes), within, t.size)
 
-            def square(k: Value, _: list[Value]) -> list[Value]:
+            def part(k: Value, _: list[Value]) -> list[Value]:
                 at = f.at(own, k, t.size), stride, f.at(to, k, t.panel_row_bytes)
                 f.call(_square(module, t), "void", *at, count, _left(f, length, k))
                 return []
 
-            return f.for_(0, padded(f, length), t.lanes, [], square)
+            return f.for_(0, padded(f, length), t.lanes, [], part)
 
-        f.for_(0, vectors, 1, [], vector)
+        f.for_(0, columns, t.lanes, [], vector)
         f.ret()
 
     params = [("ptr", "source"), ("i64", "stride"), ("ptr", "out")]
-    params += [("i64", "length"), ("i64", "left")]
-    name = f"dot.pack_rhs_{t.element}_{'t' if swapped else 'n'}{vectors}"
+    params += [("i64", "length"), ("i64", "columns")]
+    name = f"dot.pack_rhs_{t.element}_{'t' if swapped else 'n'}"
     return module.once(name, params, columns_of if swapped else rows_of)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass
 from functools import partial
 
 from rlx.lowering.dot_pack import (
@@ -24,9 +24,38 @@ from rlx.lowering.values import Value, i64
 NO = Value("i1", "false")
 
 
+@dataclass(frozen=True)
+class Shapes:
+    """The register tiles that a product needs: those of all products, or of one of known size."""
+
+    heights: tuple[int, ...]
+    widths: tuple[int, ...]
+
+    @staticmethod
+    def of(t: Tiling, rows: int | None, columns: int | None) -> Shapes:
+        """Return the tiles of a product of so many rows and columns, where these are known."""
+        heights = [t.rows, *(h for h in (4, 2, 1) if h < t.rows)]
+        widths = range(1, t.vectors + 1)
+        if rows is not None:
+            rest, needed = rows, list[int]()
+            for height in heights:
+                needed += [height] if rest >= height else []
+                rest %= height
+            heights = needed
+        if columns is not None:
+            rest = -(-(columns % t.columns) // t.lanes)
+            widths = [w for w in widths if w == rest or (w == t.vectors and columns >= t.columns)]
+        return Shapes(tuple(heights), tuple(widths))
+
+    @property
+    def name(self) -> str:
+        return "".join(map(str, self.heights)) + "x" + "".join(map(str, self.widths))
+
+
 def emit_block(
     f: Function,
     t: Tiling,
+    shapes: Shapes,
     a: Matrix,
     b: Matrix,
     c: Matrix,
@@ -36,75 +65,90 @@ def emit_block(
     add: Value = NO,
 ) -> None:
     """
-    Emit c = a b, or c += a b where `add`, for at most `t.block` rows and any columns and k (i64).
+    Emit c = a b, or c += a b where `add`, for any rows, columns and k (i64).
 
-    A call uses at most 310 KB of stack.
+    Rows and columns are parts of the product that `shapes` are of, from its first or from a
+    multiple of a tile on. A call uses at most 325 KB of stack.
     """
     sides = "".join("t" if m.swapped else "n" for m in (a, b))
-    name = f"dot.block_{t.element}_{sides}"
+    name = f"dot.block_{t.element}_{sides}_{shapes.name}"
     params = [("ptr", "a"), ("i64", "a_stride"), ("ptr", "b"), ("i64", "b_stride")]
     params += [("ptr", "c"), ("i64", "c_stride"), ("i64", "rows"), ("i64", "columns")]
     params += [("i64", "k"), ("i1", "add")]
-    f.module.once(name, params, partial(_block, t, a.swapped, b.swapped))
+    f.module.once(name, params, partial(_block, t, shapes, a.swapped, b.swapped))
     sources = [v for m in (a, b, c) for v in (m.pointer, m.stride)]
     f.call(name, "void", *sources, rows, columns, k, add)
 
 
-def _block(t: Tiling, a_swapped: bool, b_swapped: bool, f: Function) -> None:
+def _block(t: Tiling, shapes: Shapes, a_swapped: bool, b_swapped: bool, f: Function) -> None:
     a_at, a_stride, b_at, b_stride, c_at, c_stride, rows, columns, k, add = f.params
     a, b = Matrix(a_at, a_stride, a_swapped), Matrix(b_at, b_stride, b_swapped)
     c = Matrix(c_at, c_stride)
     packed = f.alloca(t.block // t.rows * t.tile_bytes)
-    panel = f.alloca(t.depth * t.panel_row_bytes)
-    depth = depth_of(f, t, k)
+    panels = f.alloca(t.panels * t.panel_bytes)
+    depth, chunk = depth_of(f, t, k), t.panels * t.columns
 
-    def k_block(carried: list[Value]) -> list[Value]:
+    def k_block(j: Value, wide: Value, carried: list[Value]) -> list[Value]:
         (k0,) = carried
         length = f.umin(f.sub(k, k0), depth)
-        whole = padded(f, length)
-        own_a = a.at(f, 0, k0, t.size)
-        own_b = replace(b, pointer=b.at(f, k0, 0, t.size))
-        f.call(pack_lhs(f.module, t, a_swapped), "void", own_a, a.stride, packed, rows, length)
+        source = b.at(f, k0, j, t.size)
+        f.call(pack_rhs(f.module, t, b_swapped), "void", source, b.stride, panels, length, wide)
+        more = f.or_(add, f.icmp("ne", k0, 0))
 
-        def columns_from(j: Value, vectors: int, left: Value) -> list[Value]:
-            """Multiply with the panel of columns from j, whose last vector has `left` of them."""
-            source, to = own_b.at(f, 0, j, t.size), c.at(f, 0, j, t.size)
-            packer = pack_rhs(f.module, t, b_swapped, vectors)
-            f.call(packer, "void", source, b.stride, panel, length, left)
-            more = f.or_(add, f.icmp("ne", k0, 0))
-            tiles = _cover(f.module, t, a_swapped, b_swapped, vectors)
-            # The next panel is fetched while this one is used.
-            following = own_b.at(f, 0, f.add(j, t.columns), t.size)
-            hint = following, b.stride
-            f.call(tiles, "void", packed, panel, to, c.stride, rows, whole, more, left, *hint)
+        def row_block(r: Value, _: list[Value]) -> list[Value]:
+            here = f.umin(f.sub(rows, r), t.block)
+            own = a.at(f, r, k0, t.size), a.stride, packed, here, length
+            f.call(pack_lhs(f.module, t, a_swapped), "void", *own)
+
+            def columns_from(first: Value, vectors: int, left: Value) -> list[Value]:
+                """Multiply with the panel of columns from `first`, `left` in its last vector."""
+                panel = f.at(panels, f.udiv(first, t.columns), t.panel_bytes)
+                to = c.at(f, r, f.add(j, first), t.size)
+                cover = _cover(f.module, t, shapes.heights, a_swapped, vectors)
+                size = here, padded(f, length)
+                f.call(cover, "void", packed, panel, to, c.stride, *size, more, left)
+                return []
+
+            def full(first: Value, _: list[Value]) -> list[Value]:
+                return columns_from(first, t.vectors, i64(t.lanes))
+
+            last = f.mul(f.udiv(wide, t.columns), t.columns)
+            if t.vectors in shapes.widths:
+                f.for_(0, last, t.columns, [], full)
+            for vectors in shapes.widths:
+                left = f.sub(f.sub(wide, last), (vectors - 1) * t.lanes)
+                there = f.icmp("ult", f.sub(left, 1), t.lanes)
+                f.if_(there, partial(columns_from, last, vectors, left))
             return []
 
-        def full(j: Value, _: list[Value]) -> list[Value]:
-            return columns_from(j, t.vectors, i64(t.lanes))
-
-        last = f.mul(f.udiv(columns, t.columns), t.columns)
-        f.for_(0, last, t.columns, [], full)
-        rest = f.sub(columns, last)
-        for vectors in range(1, t.vectors + 1):
-            left = f.sub(rest, (vectors - 1) * t.lanes)
-            here = f.icmp("ult", f.sub(left, 1), t.lanes)
-            f.if_(here, partial(columns_from, last, vectors, left))
+        f.for_(0, rows, t.block, [], row_block)
         return [f.add(k0, depth)]
 
-    def more(carried: list[Value]) -> Value:
-        # At least once: a product over no k is zero.
-        return f.or_(f.icmp("slt", carried[0], k), f.icmp("eq", carried[0], 0))
+    def columns_chunk(j: Value, _: list[Value]) -> list[Value]:
+        wide = f.umin(f.sub(columns, j), chunk)
 
-    f.while_([i64(0)], more, k_block)
+        def more(carried: list[Value]) -> Value:
+            # At least once: a product over no k is zero.
+            return f.or_(f.icmp("slt", carried[0], k), f.icmp("eq", carried[0], 0))
+
+        f.while_([i64(0)], more, partial(k_block, j, wide))
+        return []
+
+    f.for_(0, columns, chunk, [], columns_chunk)
     f.ret()
 
 
-def _cover(module: Module, t: Tiling, swapped: bool, b_swapped: bool, vectors: int) -> str:
+def _cover(
+    module: Module,
+    t: Tiling,
+    heights: tuple[int, ...],
+    swapped: bool,
+    vectors: int,
+) -> str:
     """Return a function that multiplies a block's rows with a panel, the largest tiles first."""
-    heights = [t.rows, *(h for h in (8, 4, 2, 1) if h < t.rows)]
 
     def body(f: Function) -> None:
-        a, b, c, stride, rows, k, more, left, following, apart = f.params
+        a, b, c, stride, rows, k, more, left = f.params
         row = i64(0)
         for height in heights:
 
@@ -116,12 +160,7 @@ def _cover(module: Module, t: Tiling, swapped: bool, b_swapped: bool, vectors: i
                 own = f.at(f.at(a, tile, t.tile_bytes), within, step)
                 to = f.at(c, f.mul(r, stride))
                 name = _tile(module, t, swapped, height, vectors)
-                # Each tile fetches one line of some of the rows that the next panel comes from.
-                lines = t.depth * t.size // LINE if b_swapped else t.panel_row_bytes // LINE + 1
-                group = f.udiv(tile, lines)
-                line = f.at(following, f.sub(tile, f.mul(group, lines)), LINE)
-                line = f.at(line, f.mul(f.mul(group, t.depth // UNROLL), apart))
-                f.call(name, "void", own, b, to, stride, k, more, left, line, apart)
+                f.call(name, "void", own, b, to, stride, k, more, left)
                 return [f.add(r, height)]
 
             def fits(carried: list[Value], height: int = height) -> Value:
@@ -131,9 +170,9 @@ def _cover(module: Module, t: Tiling, swapped: bool, b_swapped: bool, vectors: i
         f.ret()
 
     params = [("ptr", "a"), ("ptr", "b"), ("ptr", "c"), ("i64", "stride"), ("i64", "rows")]
-    params += [("i64", "k"), ("i1", "more"), ("i64", "left"), ("ptr", "next")]
-    params += [("i64", "apart")]
-    name = f"dot.cover_{t.element}_{'t' if swapped else 'n'}{'t' if b_swapped else 'n'}{vectors}"
+    params += [("i64", "k"), ("i1", "more"), ("i64", "left")]
+    tiles = f"{''.join(map(str, heights))}x{vectors}"
+    name = f"dot.cover_{t.element}_{'t' if swapped else 'n'}_{tiles}"
     return module.once(name, params, body)
 
 
@@ -147,7 +186,7 @@ def _tile(module: Module, t: Tiling, swapped: bool, height: int, vectors: int) -
     row_step, k_step = (t.size, t.rows * t.size) if swapped else (t.row_bytes, t.size)
 
     def body(f: Function) -> None:
-        a, b, c, stride, k, more, left, line, apart = f.params
+        a, b, c, stride, k, more, left = f.params
         rows_at = [f.at(c, f.mul(stride, r)) for r in range(height)]
         spots = [f.at(p, v * t.lanes, t.size) for p in rows_at for v in range(vectors)]
         # One line more than the vectors have: they may start within a line.
@@ -156,8 +195,6 @@ def _tile(module: Module, t: Tiling, swapped: bool, height: int, vectors: int) -
                 f.prefetch(f.at(at, v * LINE))
 
         def step(i: Value, sums: list[Value]) -> list[Value]:
-            if height == t.rows:
-                f.prefetch(f.at(line, f.mul(f.udiv(i, UNROLL), apart)), 2)
             sums = list(sums)
             a_i, b_i = f.at(a, i, k_step), f.at(b, i, t.panel_row_bytes)
             for j in range(unroll):
@@ -188,11 +225,14 @@ def _tile(module: Module, t: Tiling, swapped: bool, height: int, vectors: int) -
                 store_part(f, t, value, spot, own(i, mask))
             return []
 
-        part = f.icmp("ult", left, t.lanes)
-        f.if_(part, lambda: finish(lanes_below(f, t.lanes, left)), lambda: finish(None))
+        mask = lanes_below(f, t.lanes, left)
+        if f.target.avx512:
+            finish(mask)
+        else:
+            f.if_(f.icmp("ult", left, t.lanes), lambda: finish(mask), lambda: finish(None))
         f.ret()
 
     params = [("ptr", "a"), ("ptr", "b"), ("ptr", "c"), ("i64", "stride"), ("i64", "k")]
-    params += [("i1", "more"), ("i64", "left"), ("ptr", "line"), ("i64", "apart")]
+    params += [("i1", "more"), ("i64", "left")]
     name = f"dot.tile_{t.element}_{'t' if swapped else 'n'}{height}x{vectors}"
     return module.once(name, params, body)

@@ -24,19 +24,16 @@ from rlx.errors import RlxError
 from rlx.lowering.body import Body
 from rlx.lowering.dot import count_of
 from rlx.lowering.dot_pack import Matrix, Tiling, lanes_below, load_part, store_part, up
-from rlx.lowering.dot_tiles import emit_block
+from rlx.lowering.dot_tiles import Shapes, emit_block
 from rlx.lowering.emitter import Function
-from rlx.lowering.values import Value, f32, f64, i64, vec
-from rlx.lowering.vmath import exp2_softmax
+from rlx.lowering.values import Value, f32, f64, i64
+from rlx.lowering.vmath import emit_unary, exp2_softmax
 
-QUERIES = 64
+QUERIES = 96
 """Queries of a work unit, of the heads that share a head of keys."""
 
-_KEY_BYTES = 768
-"""Bytes of a query's scores for a block of keys: whole panels at every level, 192 keys in f32."""
-
-_TAYLOR = [math.log(2) ** i / math.factorial(i) for i in range(14)]
-"""Coefficients of 2^r: the next term is below 5e-18 for |r| <= 1/2."""
+_KEY_BYTES = 512
+"""Bytes of a query's scores for a block of keys: whole panels at every level, 128 keys in f32."""
 
 _LARGEST = {"float": 2.0**128 - 2.0**104, "double": sys.float_info.max}
 
@@ -45,7 +42,7 @@ def emit_sdpa(body: Body) -> None:
     """
     Attention of the queries of one `mir.sdpa`, alone in its launch.
 
-    A work unit is 64 queries of the heads that share a head of keys. It uses at most 390 KB of
+    A work unit is 96 queries of the heads that share a head of keys. It uses at most 390 KB of
     stack. The result must not share memory with an operand.
     """
     op = body.ops[0]
@@ -123,6 +120,10 @@ class _Attention:
         out = Matrix(f.at(body.outs[0], row, t.size), f.mul(self.e, t.size))
         scores = Matrix(self.scores, i64(_KEY_BYTES))
 
+        n = None if self.op.causal is not None else self.n.constant
+        by_keys = Shapes.of(t, self.queries.constant, n)
+        by_values = Shapes.of(t, self.queries.constant, self.e.constant)
+
         def start(r: Value, _: list[Value]) -> list[Value]:
             largest, total = self._state(r)
             f.store(self.constant(-_LARGEST[t.element]), largest, align=t.size)
@@ -133,11 +134,13 @@ class _Attention:
             length = f.umin(f.sub(seen, k0), self.keys)
             keys = Matrix(k.at(f, 0, k0, t.size), k.stride, swapped=True)
             values = Matrix(v.at(f, k0, 0, t.size), v.stride)
-            emit_block(f, t, q, keys, scores, count, length, self.d)
+            emit_block(f, t, by_keys, q, keys, scores, count, length, self.d)
             f.for_(
                 0, count, 1, [], lambda r, _: self._softmax(heads, first, r, k0, length, out) or []
             )
-            emit_block(f, t, scores, values, out, count, self.e, length, f.icmp("ne", k0, 0))
+            emit_block(
+                f, t, by_values, scores, values, out, count, self.e, length, f.icmp("ne", k0, 0)
+            )
             return []
 
         seen = self._seen(first, count)
@@ -205,18 +208,16 @@ class _Attention:
         old = f.load(t.element, largest_at, align=t.size)
         (tops,) = f.for_(0, length, t.lanes, [f.splat(old, t.lanes)], score)
         largest = self._largest(tops)
-        log2e = self.constant(math.log2(math.e))
-        top, factor = f.splat(largest, t.lanes), f.splat(log2e, t.lanes)
+        top = f.splat(largest, t.lanes)
 
         def weigh(j: Value, sums: list[Value]) -> list[Value]:
             at = f.at(scores, j, t.size)
-            value = f.fmul(f.fsub(f.load(t.vector, at, align=t.size), top), factor)
-            weight = _power(f, value)
+            weight = _weight(f, f.fsub(f.load(t.vector, at, align=t.size), top))
             f.store(weight, at, align=t.size)
             return [f.fadd(sums[0], weight)]
 
         (sums,) = f.for_(0, length, t.lanes, [f.zero(t.vector)], weigh)
-        change = _power(f, f.fmul(f.fsub(old, largest), log2e))
+        change = _weight(f, f.fsub(old, largest))
         total = f.fma(f.load(t.element, total_at, align=t.size), change, f.reduce("fadd", sums))
         f.store(largest, largest_at, align=t.size)
         f.store(total, total_at, align=t.size)
@@ -275,25 +276,8 @@ class _Attention:
         )
 
 
-def _power(f: Function, v: Value) -> Value:
-    """Return 2^v for v <= 0, exactly 0 at -inf."""
-    return exp2_softmax(f, v) if v.element == "float" else _power_double(f, v)
-
-
-def _power_double(f: Function, v: Value) -> Value:
-    """Return 2^v for doubles v <= 0 within 1e-16 of it, exactly 0 below -1022.5."""
-
-    def constant(x: float) -> Value:
-        return f.splat(f64(x), v.lanes)
-
-    floor = constant(-1023.0)
-    v = f.select(f.fcmp("olt", v, floor), floor, v)
-    # A sum's low bits are v to nearest, with the bias of the exponent field that they become.
-    magic = constant(1.5 * 2.0**52 + 1023.0)
-    shifted = f.fadd(v, magic)
-    r = f.fsub(v, f.fsub(shifted, magic))
-    total = constant(_TAYLOR[-1])
-    for c in reversed(_TAYLOR[:-1]):
-        total = f.fma(total, r, constant(c))
-    bits = f.shl(f.cast("bitcast", shifted, vec(v.lanes, "i64")), 52)
-    return f.fmul(total, f.cast("bitcast", bits, v.type))
+def _weight(f: Function, v: Value) -> Value:
+    """Return e^v for v <= 0, exactly 0 at -inf."""
+    if v.element == "double":
+        return emit_unary(f, "exp", v)
+    return exp2_softmax(f, f.fmul(v, f.splat(f32(math.log2(math.e)), v.lanes)))

@@ -1,12 +1,11 @@
 """
-Kernels of `rlx.dialects.signal`: powers of spectra, their strongest peaks, and their bands.
+Kernels of `rlx.dialects.signal`: which there are, and that of the strongest peaks of spectra.
 
-Every kernel gives a thread whole rows, so that results do not depend on how many threads there are.
+A thread takes whole rows, so that results do not depend on how many threads there are.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 
 from xdsl.ir import Operation
@@ -14,13 +13,13 @@ from xdsl.ir import Operation
 from rlx.dialects import signal
 from rlx.dialects.common import dims_of
 from rlx.errors import RlxError
-from rlx.lowering.body import Body, width_of
+from rlx.lowering.body import Body
 from rlx.lowering.emitter import Function
-from rlx.lowering.fft import MAX_STACK, emit_fft, product
-from rlx.lowering.rows import VECTOR, load_chunk, row_map, row_reduce, store_chunk
+from rlx.lowering.fft import MAX_STACK, emit_fft
+from rlx.lowering.log_mel import emit_log_mel
+from rlx.lowering.rows import VECTOR, load_chunk, row_map, store_chunk
 from rlx.lowering.target import PANEL
 from rlx.lowering.values import Value, f32, i64, vec
-from rlx.lowering.vmath import clamp_low, log
 
 _INDEX_BITS = 31
 _PEAK = 1 << 62
@@ -39,12 +38,6 @@ def generator(op: Operation) -> Callable[[Body], None]:
             raise RlxError(f"no kernel family computes {op.name}")
 
 
-def _stack(body: Body, name: str, size: int, what: str) -> Value:
-    if size > MAX_STACK:
-        raise RlxError(f"{what} need {size} bytes of stack, expected at most {MAX_STACK}")
-    return body.f.scratch(name, size)
-
-
 def emit_welch_peaks(body: Body) -> None:
     """
     The peaks of averaged spectra as a launch of its own; see `signal.welch_peaks`.
@@ -56,7 +49,13 @@ def emit_welch_peaks(body: Body) -> None:
     bins = signal.bins_of(n)
     padded = -(-bins // PANEL) * PANEL
     size = 4 * (padded + 2 * PANEL)
-    scratch = _stack(body, "welch", size + 8 * padded, f"{op.name}: spectra of {n} complex numbers")
+    stack = size + 8 * padded
+    if stack > MAX_STACK:
+        raise RlxError(
+            f"{op.name}: spectra of {n} complex numbers need {stack} bytes of stack, expected at "
+            f"most {MAX_STACK}"
+        )
+    scratch = f.scratch("welch_peaks", stack)
     power, keys = f.at(scratch, 4 * PANEL), f.at(scratch, size)
     x, out = body.pointers[op.input], body.outs[0]
     # What is beside the first and the last bin is less than any power.
@@ -134,51 +133,3 @@ def _store_largest(f: Function, power: Value, keys: Value, padded: int, k: int, 
         return [key]
 
     f.for_(0, k, 1, [i64((1 << 63) - 1)], find)
-
-
-def emit_log_mel(body: Body) -> None:
-    """
-    Logarithms of bands as a launch of its own; see `signal.log_mel`.
-
-    Raises RlxError for more bins and bands than `MAX_STACK` bytes hold.
-    """
-    op = next(op for op in body.ops if isinstance(op, signal.LogMelOp))
-    f, width = body.f, width_of(op.spectrum)
-    mels, bins = (d for d in dims_of(op.filters.type) if isinstance(d, int))
-    size = -(-bins // PANEL) * PANEL * 4
-    scratch = _stack(body, "log_mel", size, f"{op.name}: {bins} bins")
-    x, filters, out = body.pointers[op.spectrum], body.pointers[op.filters], body.outs[0]
-
-    def row(r: Value) -> None:
-        power, bands = f.at(x, r, width * 4), f.at(out, r, mels * 4)
-        if op.is_complex:
-            _store_power(f, power, f.at(power, width // 2 * 4), scratch, bins)
-            power = scratch
-
-        def band(i: Value, _: list[Value]) -> list[Value]:
-            weights = f.at(filters, i, bins * 4)
-
-            def add(c: Value, mask: Value | None, total: Value) -> Value:
-                return f.fma(load_chunk(f, weights, c, mask), load_chunk(f, power, c, mask), total)
-
-            f.store(row_reduce(f, bins, f.zero(VECTOR), add), f.at(bands, i, 4))
-            return []
-
-        f.for_(0, mels, 1, [], band)
-        row_map(f, mels, lambda c, m: _store_log(f, bands, c, m), 1)
-
-    body.for_rows(product(body, dims_of(op.spectrum.type)[:-1]), row)
-
-
-def _store_power(f: Function, re: Value, im: Value, out: Value, bins: int) -> None:
-    def chunk(c: Value, mask: Value | None) -> None:
-        a, b = (load_chunk(f, part, c, mask) for part in (re, im))
-        store_chunk(f, f.fma(a, a, f.fmul(b, b)), out, c, mask)
-
-    row_map(f, bins, chunk)
-
-
-def _store_log(f: Function, bands: Value, c: Value, mask: Value | None) -> None:
-    power = clamp_low(f, load_chunk(f, bands, c, mask), signal.SMALLEST_POWER)
-    by = f.splat(f32(1 / math.log(10)), PANEL)
-    store_chunk(f, f.fmul(log(f, power), by), bands, c, mask)

@@ -20,6 +20,7 @@ from rlx.lowering.tensor_nodes import (
     lane_dims,
     product,
     reachable,
+    repeated_dims,
 )
 
 REDUCED_TWICE = 2
@@ -47,15 +48,30 @@ def too_large(outputs: Sequence[Node]) -> str | None:
         depth[node] = below + _CALLS.get(node.op, 4)
     if max(depth.values(), default=0) > MAX_DEPTH:
         return "too many operations after one another"
-    copies = dict.fromkeys(nodes, 0) | dict.fromkeys(outputs, 1)
-    for node in reversed(nodes):
-        for arg in node.args:
-            # Each part of a concatenation is a branch of its own.
-            others = copies[arg] if node.op == "concat" else 0
-            copies[arg] = max(copies[arg], copies[node] + others)
-    if sum(copies.values()) > MAX_CODE:
+    if _code(nodes, outputs) > MAX_CODE:
         return "too many operations"
     return None
+
+
+def _code(nodes: Sequence[Node], outputs: Sequence[Node]) -> int:
+    """Return how many nodes are written, each in every branch that computes it; or too many."""
+    branches: dict[Node, set[int]] = {node: set() for node in nodes}
+    for output in outputs:
+        branches[output].add(0)
+    total = count = 0
+    for node in reversed(nodes):
+        total += len(branches[node])
+        if total > MAX_CODE:
+            break
+        for arg in node.args:
+            if node.op == "concat":
+                # Each part is computed in a branch of its own.
+                new = range(count + 1, count + 1 + len(branches[node]))
+                branches[arg].update(new)
+                count = new.stop - 1
+            else:
+                branches[arg] |= branches[node]
+    return total
 
 
 @dataclass
@@ -72,9 +88,12 @@ class Cost:
         dims = nodes[0].dims
         lanes = lane_dims(nodes)
         outer = len(dims) - lanes
-        loops = (product(dims[:outer]), product(dims[outer:]))
+        inside = repeated_dims(nodes, outer) if lanes else []
+        depths = [2 if i in inside else 0 for i in range(outer)] + [1] * lanes
+        fixed = [d for d, depth in zip(dims, depths, strict=True) if not depth]
+        loops = (product(fixed), product(dims[outer:]), product([dims[i] for i in inside]))
         for node in nodes:
-            self._depth(node, (0,) * outer + (1,) * lanes, loops, -1)
+            self._depth(node, tuple(depths), loops, -1)
 
     def _depth(self, node: Node, at: Depths, loops: tuple[Size, ...], floor: int) -> int:
         """Return the depth of the loop that computes a node at a place."""

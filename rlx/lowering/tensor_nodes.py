@@ -279,6 +279,26 @@ def lane_reductions(node: Node, axis: int | None) -> set[str]:
     }
 
 
+def repeated_dims(nodes: Sequence[Node], outer: int) -> list[int]:
+    """
+    Return which of the outer dimensions of outputs no reduction of columns depends on.
+
+    Columns are then the outer loop, so that their reductions aren't computed again for every row.
+    """
+    columns = {
+        n for node in nodes for n, k in lane_axes(node, outer) if n.op == "reduce" and k is not None
+    }
+    if not columns:
+        return []
+    return [
+        axis
+        for axis in range(outer)
+        if not any(
+            n in columns and k is not None for node in nodes for n, k in lane_axes(node, axis)
+        )
+    ]
+
+
 def lane_axes(node: Node, axis: int | None) -> set[tuple[Node, int | None]]:
     """Return along which axis lanes lie in all that a node is made of, None for no axis."""
     seen: set[tuple[Node, int | None]] = set()

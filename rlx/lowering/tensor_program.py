@@ -18,7 +18,7 @@ from rlx.dialects import infer, mir
 from rlx.dialects.common import element_of, spell
 from rlx.lowering.body import Body
 from rlx.lowering.target import PANEL
-from rlx.lowering.tensor_access import At, Axis
+from rlx.lowering.tensor_access import AnyAxis, At, Axis
 from rlx.lowering.tensor_cost import Cost, too_large
 from rlx.lowering.tensor_elements import stored
 from rlx.lowering.tensor_nodes import (
@@ -30,6 +30,7 @@ from rlx.lowering.tensor_nodes import (
     lane_reductions,
     product,
     reachable,
+    repeated_dims,
 )
 from rlx.lowering.tensor_reduce import Program, tail_mask
 from rlx.lowering.tensor_stages import kept
@@ -57,6 +58,8 @@ class Domain:
         lanes = lane_dims(self.nodes)
         self.outer = self.dims[: len(self.dims) - lanes]
         self.inner = self.dims[len(self.dims) - lanes :]
+        self.repeated = repeated_dims(self.nodes, len(self.outer)) if lanes else []
+        """The outer dimensions that no reduction of columns depends on: innermost loops."""
         joint = lanes and any(lane_reductions(n, len(self.outer)) for n in self.nodes)
         self.joint = 4 if joint else 1
         heavy = any(map(is_heavy, reachable(*self.nodes)))
@@ -122,7 +125,8 @@ class Domain:
         p.loop(first, last, 1, [], lambda unit, _: block(unit))
 
     def _rows(self) -> None:
-        rows, n = product(self.outer), product(self.inner)
+        fixed = [d for i, d in enumerate(self.outer) if i not in self.repeated]
+        rows, n = product(fixed), product(self.inner)
         body, access = self.program.body, self.access
         count, width = access.size(rows), access.size(n)
         f = self.program.f
@@ -161,19 +165,31 @@ class Domain:
         return first, last
 
     def _row(self, row: Value, low: Value | None, high: Value | None) -> list[Value]:
-        outer = self.access.split(Axis(row), self.outer)
+        fixed = [i for i in range(len(self.outer)) if i not in self.repeated]
+        outer = dict(zip(fixed, self._split(Axis(row), fixed), strict=True))
         if low is None or high is None:
-            self._store([At(tuple(outer))])
+            self._store([At(tuple(outer.values()))])
             return []
         p, f = self.places, self.program.f
 
+        def store(inside: dict[int, AnyAxis], chunks: Sequence[Axis], mask: Value | None) -> None:
+            axes = {**outer, **inside}
+            first = [axes[i] for i in range(len(axes))]
+            self._store([At((*first, *self.access.split(c, self.inner)), mask) for c in chunks])
+
         def chunks(start: Value, count: int, mask: Value | None) -> list[Value]:
-            ats: list[At] = []
-            for i in range(count):
-                lanes = self.access.split(Axis(p.add(start, i * PANEL), 1), self.inner)
-                ats.append(At((*outer, *lanes), mask))
-            self._store(ats)
-            return []
+            lanes = [Axis(p.add(start, i * PANEL), 1) for i in range(count)]
+            if not self.repeated:
+                store({}, lanes, mask)
+                return []
+            times = self.access.size(product([self.dims[i] for i in self.repeated]))
+
+            def one(i: Value) -> list[Value]:
+                inside = self._split(Axis(i), self.repeated)
+                store(dict(zip(self.repeated, inside, strict=True)), lanes, mask)
+                return []
+
+            return p.loop(0, times, 1, [], lambda i, _: one(i))
 
         def group(start: Value) -> list[Value]:
             for i in range(self.unroll):
@@ -197,6 +213,9 @@ class Domain:
 
         p.branch(f.icmp("slt", full, high), tail)
         return []
+
+    def _split(self, index: Axis, axes: Sequence[int]) -> list[AnyAxis]:
+        return self.access.split(index, [self.dims[i] for i in axes])
 
     def _store(self, ats: Sequence[At]) -> None:
         """Pull every output at some places, then store."""

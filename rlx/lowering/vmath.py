@@ -1,8 +1,47 @@
 """
 Element-wise maths on vectors of any lane count: what each kind means for each element type.
 
-Everything is branch-free but `mod` and the reduction of large angles, and works at every
-instruction-set level. NaN passes through every function.
+Everything works at every instruction-set level without a library: where an x86 has no instruction
+to round or to multiply and add at once, others take its place. All is branch-free but `mod` and
+what is rare: angles from 1.6e6 on in sin, cos and tan (some 20 ns each), and arguments of pow that
+are not finite and positive. But for silu_bf16 a value has the same bits in a scalar as in a vector.
+
+NaN passes through every function. Zeros keep their signs, but silu and gelu_tanh give 0 for -0.
+Zero and infinity give what C99 says, and the limit where the definition has inf / inf or 0 inf:
+softsign +-1, and -0 for silu, gelu, gelu_tanh, hard_swish and mish at -inf.
+
+The largest errors against long double, in units in the last place (ulp), over 3M random inputs and
+the edges of the range, with FMA and without (an x86 CPU of before 2013):
+
+| function     | f32: FMA | none | f64: FMA | none | notes                                       |
+|--------------|----------|------|----------|------|---------------------------------------------|
+| exp          | 0.77     | 0.77 | 0.75     | 0.75 | through subnormals to 0                     |
+| log          | 0.81     | 0.81 | 0.80     | 0.80 | of subnormals too                           |
+| sin, cos     | 0.57     | 0.57 | 0.78     | 0.79 | all finite arguments                        |
+| tan          | 0.57     | 0.57 | 2.3      | 2.3  | all finite arguments                        |
+| atan         | 1.85     | 1.85 | 1.80     | 1.88 |                                             |
+| atan2        | 1.83     | 1.84 | 1.80     | 1.80 | subnormal results too                       |
+| tanh         | 1.91     | 1.97 | 1.98     | 1.92 |                                             |
+| erf          | 1.2      | 1.2  | 1.3      | 1.3  |                                             |
+| sigmoid      | 1.83     | 1.83 | 1.81     | 1.81 | subnormal results too                       |
+| log_sigmoid  | 2.7      | 2.7  | 2.7      | 2.7  |                                             |
+| softplus     | 2.7      | 2.7  | 2.7      | 2.7  |                                             |
+| silu         | 1.87     | 2.47 | 1.78     | 2.41 | subnormal results too                       |
+| gelu         | 6.3      | 6.3  | 7.5      | 7.5  | in the far tail; above -2 4 and 5           |
+| gelu_tanh    | 14       | 14   | 14       | 14   | from -3 up; below, relative errors grow to  |
+|              |          |      |          |      | 2e-5 (f64: 2e-13) as it vanishes            |
+| elu          | 0.90     | 0.90 | 0.94     | 0.94 |                                             |
+| mish         | 3.6      | 3.6  | 3.4      | 3.4  | subnormal results too                       |
+| softsign     | 1.50     | 1.50 | 1.50     | 1.50 |                                             |
+| hard_sigmoid | 1.34     | 1.34 | 1.34     | 1.34 |                                             |
+| hard_swish   | 2.3      | 2.3  | 2.3      | 2.3  |                                             |
+| rsqrt        | 1.50     | 1.50 | 1.50     | 1.50 |                                             |
+| pow          | 0.51     | 0.51 | 0.73     | 0.73 | all exponents                               |
+| softmax's    | 0.92     | 1.19 |          |      | `exp2_softmax`, results below 2^-126.5 are 0|
+
+The four operations, sqrt and recip are rounded to nearest. neg, abs, sign, relu, max, min, floor,
+ceil and round are exact, and so is the remainder that `mod` rounds once. So are all kinds for
+integers (`vmath_int`), and casts round once (`vmath_cast`).
 """
 
 from __future__ import annotations

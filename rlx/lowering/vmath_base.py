@@ -139,7 +139,8 @@ def power(f: Function, n: Value) -> Value:
 
 def scale(f: Function, v: Value, n: Value) -> Value:
     """Return v * 2^n, rounded once, for a whole float n in twice the range of exponents."""
-    if f.target.avx512 and v.lanes * (64 if double(v) else 32) % 512 == 0:
+    width = 8 if double(v) else 16
+    if f.target.avx512 and v.lanes >= width and v.lanes & (v.lanes - 1) == 0:
         return _scalef(f, v, n)
     half = nearest(f, f.fmul(n, constant(f, v, 0.5)))
     return f.fmul(f.fmul(v, power(f, half)), power(f, f.fsub(n, half)))

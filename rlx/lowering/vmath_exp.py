@@ -160,9 +160,10 @@ def mish(f: Function, v: Value) -> Value:
     fraction = one_plus(f, r, tail)
     e = scale(f, fraction, n)
     negative = f.fcmp("olt", v, zero)
-    w = f.select(negative, f.fmul(e, f.fadd(e, two)), f.fma(two, e, one))
-    denominator = f.fadd(w, f.select(negative, two, f.fmul(f.fadd(e, e), e)))
-    multiplier = f.select(negative, f.fmul(fraction, f.fadd(e, two)), w)
+    twice = f.fadd(e, e)
+    w = f.select(negative, f.fma(e, e, twice), f.fadd(twice, one))
+    denominator = f.fadd(w, f.select(negative, two, f.fmul(twice, e)))
+    multiplier = f.select(negative, f.fma(fraction, e, f.fadd(fraction, fraction)), w)
     quotient = f.fdiv(f.fmul(clamp_low(f, v, -1e20), multiplier), denominator)
     return scale(f, quotient, f.select(negative, n, zero))
 

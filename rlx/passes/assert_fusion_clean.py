@@ -30,7 +30,7 @@ class AssertFusionCleanPass(ModulePass):
         if missed:
             shown = "\n  ".join(map(str, missed[:SHOWN]))
             raise RlxError(
-                f"fusion.assert_clean: {len(missed)} fusions were missed, the first of them:\n"
+                f"fusion.assert_clean: missed fusions: {len(missed)}, of which the first are\n"
                 f"  {shown}"
             )
         op.attributes.pop(FUSION_REPORT, None)

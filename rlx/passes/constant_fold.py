@@ -2,8 +2,7 @@
 What is computed from constants alone becomes a constant, with the values of `rlx.reference`.
 
 The reference says what an operation means, so that a folded program can't differ from one that is
-run. A kernel is left alone: fold before fusion. Numbers that are not finite stay computed, since a
-constant has no text for them.
+run. A kernel is left alone: fold before fusion.
 """
 
 from __future__ import annotations
@@ -58,11 +57,9 @@ def _array(value: SSAValue) -> np.ndarray[Any, Any] | None:
     return None
 
 
-def _constant(op: Operation, arrays: Sequence[np.ndarray[Any, Any]]) -> mir.ConstantOp | None:
-    """Return the result of a primitive as a constant, None where that has no text."""
+def _constant(op: Operation, arrays: Sequence[np.ndarray[Any, Any]]) -> mir.ConstantOp:
+    """Return the result of a primitive as a constant."""
     (values,) = fold(op, arrays)
-    if values.dtype.kind == "f" and not np.isfinite(values).all():
-        return None
     return mir.ConstantOp(dense(values, op.results[0].type))
 
 
@@ -80,7 +77,7 @@ class FoldPrimitive(ValueRule[Operation]):
         if not arrays or len(arrays) < len(op.operands):
             return None
         new = _constant(op, arrays)
-        if new is None or self._bloats(op, cast(Dense, new.value)):
+        if self._bloats(op, cast(Dense, new.value)):
             return None
         return [new]
 
@@ -107,7 +104,7 @@ class FoldMapOfFills(ValueRule[Operation]):
         )
         new = _constant(element, [array_of(cast(Dense, c.value)) for c in one])
         element.erase()
-        number = splat_number(cast(Dense, new.value)) if new is not None else None
+        number = splat_number(cast(Dense, new.value))
         return fill(number, op.results[0].type) if number is not None else None
 
 

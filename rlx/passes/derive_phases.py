@@ -2,8 +2,8 @@
 Gives every launch of a program its phase.
 
 In @main the contract's rule decides (`rlx.contract.derive_phases`, a repeat counting as compute);
-a layer function is called in the steady state, and all of it but the leaves runs there. A phase
-that is already written stays. Then an operation runs no later than what consumes it.
+a layer function is called in the steady state, and all of it but the leaves runs there. So does a
+constant whose size is not known before a step. A phase that is already written stays. Then an operation runs no later than what consumes it.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from rlx.contract.phase import (
 )
 from rlx.dialects import mir
 from rlx.dialects.common import PhaseAttr, PhaseKind
+from rlx.passes.hoist_params import has_one_size
 from rlx.passes.verify_phases import check_phases, written_phase
 
 Phases = dict[Operation, Phase]
@@ -43,10 +44,6 @@ class _Node:
 @dataclass(frozen=True)
 class _Graph:
     nodes: Sequence[_Node]
-
-
-def _has_phase(op: Operation) -> bool:
-    return isinstance(op, tuple(mir.Mir.operations)) or op.name in mir.KINDS_BY_NAME
 
 
 def _kind_of(op: Operation) -> OpKind:
@@ -67,6 +64,10 @@ def _by_contract(ops: Sequence[Operation]) -> Phases:
 def _in_layer(ops: Sequence[Operation]) -> Phases:
     leaves = {op for op in ops if mir.kind_of(op) in LEAF_KINDS}
     return {op: Phase.PROLOGUE if op in leaves else Phase.STEADY_STATE for op in ops}
+
+
+def _sized_by_steps(ops: Sequence[Operation], phases: Phases) -> list[Operation]:
+    return [op for op in ops if phases[op] is Phase.PROLOGUE and not has_one_size(op)]
 
 
 def _around(op: Operation, user: Operation) -> Operation | None:
@@ -103,8 +104,10 @@ class DerivePhasesPass(ModulePass):
             if not isinstance(function, FuncOp) or not function.body.blocks:
                 continue
             name = function.sym_name.data
-            ops = [o for o in function.body.block.ops if _has_phase(o)]
+            ops = [o for o in function.body.block.ops if mir.is_mir(o)]
             phases = _by_contract(ops) if name == "main" else _in_layer(ops)
+            # What is as large as a step says can't be made before it.
+            phases.update((o, Phase.STEADY_STATE) for o in _sized_by_steps(ops, phases))
             phases.update((o, phase) for o in ops if (phase := written_phase(o)) is not None)
             _repair(ops, phases)
             check_phases(name, phases)

@@ -24,7 +24,7 @@ from xdsl.traits import is_side_effect_free
 
 from rlx.contract.benefit import IoFusionGate, fusion_benefit
 from rlx.dialects import mir
-from rlx.dialects.common import DimTable
+from rlx.dialects.common import DimTable, PhaseAttr, PhaseKind
 from rlx.errors import RlxError
 from rlx.passes.fusion_cost import Launch, binding, profile
 from rlx.passes.fusion_report import FusionEntry, FusionLog
@@ -283,6 +283,10 @@ def _fill(body: Block, inner: Sequence[Operation], copied: AbstractSet[Operation
         body.add_op(new)
 
 
+def _runs_once(op: Operation) -> bool:
+    return op.attributes.get(mir.PHASE) == PhaseAttr(PhaseKind.PROLOGUE)
+
+
 # Decision
 
 
@@ -370,7 +374,7 @@ class Fusion:
             reason = "nobody uses what they compute"
         # What is copied everywhere that it is used is gone; what is not costs what it did.
         gone = left_over([o for join in joins for o in join.own], copied)
-        before = [launch(o) for o in (*members, *gone)]
+        before = [launch(o) for o in (*members, *gone) if o in members or not _runs_once(o)]
         if self.decide(op, others, before, after, reason):
             for join in joins:
                 group(join, rewriter)

@@ -24,13 +24,9 @@ from xdsl.pattern_rewriter import PatternRewriter, RewritePattern
 
 from rlx.dialects import mir
 from rlx.dialects.common import element_bytes
-from rlx.lowering import tensor_program
+from rlx.lowering.tensor_program import COMPUTED, refusal
 from rlx.passes.fuse_common import Fusion, Join, cannot_group, launch_of, parts, users
 from rlx.passes.fusion_cost import is_leaf, is_view
-
-_OTHER_FAMILIES = (mir.DotOp, mir.SdpaOp)
-ROW_OPS = tuple(op for op in mir.PRIMITIVES if op not in _OTHER_FAMILIES)
-"""What a row program may hold."""
 
 _CHEAP = (
     mir.ConstantOp,
@@ -44,7 +40,7 @@ _CHEAP = (
 
 def is_row_launch(launch: Operation) -> bool:
     """Whether a launch is a row program, or an operation that may be part of one."""
-    return not is_view(launch) and all(isinstance(op, ROW_OPS) for op in parts(launch))
+    return not is_view(launch) and all(isinstance(op, COMPUTED) for op in parts(launch))
 
 
 def is_cheap(op: Operation) -> bool:
@@ -63,7 +59,7 @@ def cannot_join(join: Join) -> str | None:
     """Return why launches can't be one row program; None when they can."""
     reason = cannot_group(join.members, join.copied)
     launch = join.launch
-    return reason or tensor_program.refusal(launch.ops, launch.yielded)
+    return reason or refusal(launch.ops, launch.yielded)
 
 
 def _consumers(

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from math import prod
 
 from xdsl.dialects.builtin import FixedBitwidthType
-from xdsl.ir import Attribute, Operation, SSAValue
+from xdsl.ir import Attribute, Block, Operation, SSAValue
 from xdsl.traits import is_side_effect_free
 
 from rlx.contract.benefit import GraphIoProfile
@@ -71,7 +71,7 @@ def is_leaf(op: Operation) -> bool:
     return mir.kind_of(op) in LEAF_KINDS
 
 
-def is_splat(op: Operation) -> bool:
+def is_splat(op: Operation | Block) -> bool:
     return isinstance(op, mir.ConstantOp) and op.value.is_splat()
 
 

@@ -46,7 +46,7 @@ class FusionEntry:
     """What the target's gate makes of the launches and bytes saved."""
     reason: str = ""
     syncs_before: int = 0
-    """Round trips to the host; they and the bytes that it reads change by few of the rules."""
+    """Round trips to the host; few rules change them, or the bytes that the host reads."""
     syncs_after: int = 0
     host_bytes_before: int = 0
     host_bytes_after: int = 0

@@ -26,14 +26,14 @@ def _is_computation(op: Operation) -> bool:
     # A load of state is an address: what lies there changes from step to step. A branch or a loop
     # stays where it is: what it does may be wanted in some steps only, and may never end in others.
     return (
-        (isinstance(op, tuple(mir.Mir.operations)) or op.name in mir.KINDS_BY_NAME)
+        mir.is_mir(op)
         and not isinstance(op, (mir.LoadStateOp, mir.YieldOp, *mir.CONTROL))
         and is_side_effect_free(op)
-        and _has_one_size(op)
+        and has_one_size(op)
     )
 
 
-def _has_one_size(op: Operation) -> bool:
+def has_one_size(op: Operation) -> bool:
     """Whether no size in an operation is one that a step gives: those are not known before it."""
     results = (r.type for inner in op.walk() for r in inner.results)
     return all(isinstance(d, int) for type_ in results for d in dims_of(type_))

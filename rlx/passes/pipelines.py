@@ -15,8 +15,18 @@ if TYPE_CHECKING:
 
     from rlx.flow.profile import CompileProfile
 
-TO_MIR = "legalize-hir,fuse-shared-input,fuse-epilogue,fuse-norm,hoist-params,derive-phases"
-"""From HIR to MIR that is ready to be planned."""
+TO_MIR = (
+    "legalize-hir,constant-fold,simplify-algebra,eliminate-moves,cse,dce,"
+    "fuse-attention,fuse-shared-input,fuse-epilogue,fuse-norm,fuse-residual-norm,fuse-rows,"
+    "hoist-params,derive-phases"
+)
+"""
+From HIR to MIR that is ready to be planned.
+
+Values are made few before launches are: a fusion sees no move that comes to nothing. Among fusions
+what the more special rules take comes first: products take their epilogues before a norm takes the
+sum that is left, and row programs are made of what no other kernel has.
+"""
 
 DEFAULT = f"{TO_MIR},plan-lir"
 """From HIR to LIR."""
@@ -45,15 +55,17 @@ def pipeline_for(profile: CompileProfile) -> str:
 
     Raises RlxError for a backend, a target or a pass to skip that there is none of.
     """
+    from xdsl.utils.arg_spec import ArgSpec, parse_pipeline
+
     if profile.backend != "cpu":
         raise RlxError(f"profile: backend: expected cpu, got {profile.backend!r}")
-    default = DEFAULT.split(",")
-    options = _fusion_options(profile)
-    skipped = _skipped(profile, [name for name in default if name.startswith(FUSION)])
+    default = list(parse_pipeline(DEFAULT))
+    fusions = [spec.name for spec in default if spec.name.startswith(FUSION)]
+    options, skipped = _fusion_options(profile), _skipped(profile, fusions)
     chosen = [
-        f"{name}{options}" if name.startswith(FUSION) else name
-        for name in default
-        if name not in skipped
+        str(ArgSpec(spec.name, {**spec.parameters, **options}) if spec.name in fusions else spec)
+        for spec in default
+        if spec.name not in skipped
     ]
     precision = _PRECISION.get((profile.precision.compute, profile.precision.mixed))
     if precision is not None:
@@ -63,17 +75,16 @@ def pipeline_for(profile: CompileProfile) -> str:
     return ",".join(chosen)
 
 
-def _fusion_options(profile: CompileProfile) -> str:
-    """Return the options of a fusion pass, in braces."""
+def _fusion_options(profile: CompileProfile) -> dict[str, tuple[str | bool]]:
+    """Return the options of a fusion pass."""
     from rlx.contract.benefit import IoFusionGate
 
     target = profile.fusion.target
     if target not in ("auto", *IoFusionGate.presets):
         known = ", ".join(["auto", *IoFusionGate.presets])
         raise RlxError(f"profile: fusion.target: expected one of {known}, got {target!r}")
-    options = [] if target == "auto" else [f"target={target}"]
-    options += ["report=true"] if profile.fusion.assert_clean else []
-    return f"{{{' '.join(options)}}}" if options else ""
+    options: dict[str, tuple[str | bool]] = {} if target == "auto" else {"target": (target,)}
+    return {**options, "report": (True,)} if profile.fusion.assert_clean else options
 
 
 def _skipped(profile: CompileProfile, fusions: Sequence[str]) -> set[str]:

@@ -20,6 +20,7 @@ from rlx.dialects.infer import FLOATS, INTEGERS
 from rlx.dialects.primitives import BinaryKind, CompareKind, UnaryKind
 
 Array: TypeAlias = NDArray[Any]
+Map: TypeAlias = Callable[[Array], Array]
 Float: TypeAlias = type[np.float32] | type[np.float64]
 
 DTYPES: dict[Attribute, np.dtype[Any]] = {
@@ -115,7 +116,18 @@ def hard_sigmoid(x: Array) -> Array:
     return np.clip(x + 3, 0, 6) / 6
 
 
-UNARY: dict[UnaryKind, Callable[[Array], Array]] = {
+def _with_limits(function: Map, low: float, high: float) -> Map:
+    """Return a function that has its limits at the infinities, where its formula has none."""
+
+    def limited(x: Array) -> Array:
+        result = np.array(function(x))
+        result[x == -np.inf], result[x == np.inf] = low, high
+        return result
+
+    return limited
+
+
+UNARY: dict[UnaryKind, Map] = {
     UnaryKind.NEG: np.negative,
     UnaryKind.ABS: np.abs,
     UnaryKind.SIGN: np.sign,
@@ -136,16 +148,16 @@ UNARY: dict[UnaryKind, Callable[[Array], Array]] = {
     UnaryKind.ERF: lambda x: _each(math.erf, x),
     UnaryKind.SIGMOID: sigmoid,
     UnaryKind.LOG_SIGMOID: lambda x: -softplus(-x),
-    UnaryKind.SILU: silu,
-    UnaryKind.GELU: gelu,
-    UnaryKind.GELU_TANH: gelu_tanh,
+    UnaryKind.SILU: _with_limits(silu, -0.0, np.inf),
+    UnaryKind.GELU: _with_limits(gelu, -0.0, np.inf),
+    UnaryKind.GELU_TANH: _with_limits(gelu_tanh, -0.0, np.inf),
     UnaryKind.RELU: lambda x: np.maximum(x, 0),
     UnaryKind.ELU: lambda x: np.where(x > 0, x, np.expm1(np.minimum(x, 0))),
     UnaryKind.SOFTPLUS: softplus,
-    UnaryKind.SOFTSIGN: lambda x: x / (1 + np.abs(x)),
+    UnaryKind.SOFTSIGN: _with_limits(lambda x: x / (1 + np.abs(x)), -1.0, 1.0),
     UnaryKind.HARD_SIGMOID: hard_sigmoid,
-    UnaryKind.HARD_SWISH: lambda x: x * hard_sigmoid(x),
-    UnaryKind.MISH: lambda x: x * np.tanh(softplus(x)),
+    UnaryKind.HARD_SWISH: _with_limits(lambda x: x * hard_sigmoid(x), -0.0, np.inf),
+    UnaryKind.MISH: _with_limits(lambda x: x * np.tanh(softplus(x)), -0.0, np.inf),
 }
 
 # Functions of two tensors

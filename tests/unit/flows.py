@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 from kernels import nmse
+from xdsl.dialects.func import FuncOp
 from xdsl.ir import Attribute
 
 import rlx
@@ -92,15 +93,15 @@ def _single(a: np.ndarray) -> np.ndarray:
     return a.astype(np.float32) if a.dtype == np.float64 else a
 
 
-def _free(built: BuiltModel, inputs: Arrays, dims: Mapping[str, int] | None) -> Mapping[str, int]:
+def _free(built: BuiltModel, inputs: Arrays, dims: Mapping[str, int] | None) -> dict[str, int]:
     """The sizes of the free dimensions: those given, and those that inputs have."""
+    free = DimTable.of(built.module).free
+    functions = [op for op in built.module.ops if isinstance(op, FuncOp)]
+    (main,) = [f for f in functions if f.sym_name.data == "main"]
     sizes = dict(dims or {})
-    (main,) = [f for f in built.module.ops if getattr(f, "sym_name", None) is not None
-               and f.sym_name.data == "main"]  # fmt: skip
-    for name, arg in zip(inputs, main.body.block.args, strict=True):
-        for dim, size in zip(dims_of(arg.type), inputs[name].shape, strict=True):
-            if isinstance(dim, str) and dim in DimTable.of(built.module).free:
-                sizes[dim] = size
+    for arg, given in zip(main.args, inputs.values(), strict=True):
+        shape = zip(dims_of(arg.type), given.shape, strict=True)
+        sizes |= {dim: size for dim, size in shape if isinstance(dim, str) and dim in free}
     return sizes
 
 
@@ -162,10 +163,6 @@ def rope(
     else:
         turned = heads[..., ::2] + 1j * heads[..., 1::2]
     turned = turned * np.exp(1j * angles)[:, None]
-    axis = 2 if halves else 3
-    both = (
-        np.concatenate([turned.real, turned.imag], 2)
-        if halves
-        else np.stack([turned.real, turned.imag], axis)
-    )
+    parts = [turned.real, turned.imag]
+    both = np.concatenate(parts, 2) if halves else np.stack(parts, 3)
     return both.reshape(x.shape)

@@ -175,7 +175,7 @@ class Program:
     def step(self, depth: int) -> None:
         kinds = [self.unary, self.binary, self.binary, self.compare, self.select, self.cast]
         kinds += [self.move, self.move, self.slice, self.concat, self.gather, self.reduce]
-        kinds += [self.constant, self.iota]
+        kinds += [self.constant, self.iota, self.chain, self.chain, self.chain]
         if depth > 0:
             kinds += [lambda: self.branch(depth), lambda: self.loop(depth)]
         if not self.exact:
@@ -334,6 +334,44 @@ class Program:
         shape = SHAPES[1:][self.rng.integers(len(SHAPES) - 1)]
         axis = int(self.rng.integers(len(shape)))
         self.add(mir.IotaOp(axis, tensor(shape, ARITHMETIC[self.rng.integers(5)])))
+
+    def chain(self) -> None:
+        """Operations that only the next one uses."""
+        x = self.where(lambda t: element_of(t) in ARITHMETIC and len(dims_of(t)) == 2)
+        if x is None:
+            return
+        dims, element = dims_of(x.type), element_of(x.type)
+        y = self.of_type(x.type)
+        pick = self.rng.integers(6)
+        new: list[Operation] = []
+        if pick == 0:
+            new.append(mir.UnaryOp(U.NEG, x))
+            new.append(mir.BinaryOp(B.ADD, y, new[-1].results[0]))
+        elif pick == 1:
+            new.append(mir.CompareOp(list(CompareKind)[self.rng.integers(6)], x, y))
+            new.append(mir.UnaryOp(U.NOT, new[-1].results[0]))
+        elif pick == 2:
+            kind = R.MAX if element in FLOATS and self.exact else R.SUM
+            for axis in self.rng.permutation(2)[:2]:
+                value = new[-1].results[0] if new else x
+                new.append(mir.ReduceOp(kind, value, [int(axis) if not new else 0]))
+        elif pick == 3:
+            new += [mir.TransposeOp(v, [1, 0]) for v in (x, y)]
+            new.append(mir.BinaryOp(B.SUB, new[0].results[0], new[1].results[0]))
+            new.append(mir.UnaryOp(U.ABS, new[-1].results[0]))
+            new.append(mir.TransposeOp(new[-1].results[0], [1, 0]))
+        elif pick == 4:
+            wide = tensor([3, *dims], element)
+            new += [mir.BroadcastOp(v, wide) for v in (x, y)]
+            new.append(mir.BinaryOp(B.MAX, new[0].results[0], new[1].results[0]))
+        elif isinstance(dims[1], int) and dims[1] <= 4:
+            twice = tensor([dims[0], 2 * dims[1]], element)
+            thrice = tensor([dims[0], 3 * dims[1]], element)
+            new.append(mir.ConcatOp(1, [x, y], twice))
+            new.append(mir.ConcatOp(1, [new[0].results[0], x], thrice))
+        for op in new:
+            self.block.add_op(op)
+        self.values += [r for op in new[-1:] for r in op.results]
 
     def dot(self) -> None:
         x = self.where(lambda t: element_of(t) in FLOATS and len(dims_of(t)) >= 2)

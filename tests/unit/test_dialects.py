@@ -10,7 +10,7 @@ from xdsl.dialects.test import TestOp as Values
 from xdsl.ir import Block, Region
 from xdsl.utils.exceptions import VerifyException
 
-from rlx.dialects import hir, lir, mir
+from rlx.dialects import hir, lir, mir, signal
 from rlx.dialects.common import (
     DIMS,
     FORMATS,
@@ -238,6 +238,9 @@ def test_errors_of_parsed_text_have_their_place():
 # Stages
 
 
+LEVELS = (hir.Hir, mir.Mir, lir.Lir, signal.Signal)
+
+
 def test_stages():
     empty = module(function("main"))
     verify_stage(empty, "hir")
@@ -249,8 +252,8 @@ def test_stages():
 
 
 def test_rules_of_stages_name_operations_that_exist():
-    known = {op.name for d in (hir.Hir, mir.Mir, lir.Lir) for op in d.operations}
-    known |= {"builtin.module", "func.func", "func.return", "hir.*", "mir.*", "lir.*"}
+    known = {op.name for d in LEVELS for op in d.operations}
+    known |= {"builtin.module", "func.func", "func.return", *(f"{d.name}.*" for d in LEVELS)}
     for rules in STAGES.values():
         assert known.issuperset(rules)
         assert known.issuperset(w.removeprefix("!") for r in rules.values() for w in r.split())
@@ -259,7 +262,7 @@ def test_rules_of_stages_name_operations_that_exist():
 def test_every_level_is_closed():
     """Each operation of a dialect is allowed at some stage."""
     words = {w for rules in STAGES.values() for rule in rules.values() for w in rule.split()}
-    for dialect in (hir.Hir, mir.Mir, lir.Lir):
+    for dialect in LEVELS:
         for op in dialect.operations:
             assert op.name in words or f"{dialect.name}.*" in words, op.name
 

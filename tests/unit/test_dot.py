@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from bodies import Compiled, block_of, typed
 from kernels import levels
-from xdsl.dialects.builtin import DenseIntOrFPElementsAttr, f32
+from xdsl.dialects.builtin import DenseIntOrFPElementsAttr, f32, f64
 
 from rlx.dialects.common import tensor
 from rlx.dialects.primitives import (
@@ -159,6 +159,30 @@ def test_epilogue_after_several_blocks(level: str):
     expected = y + x.astype(np.float64) @ w.T.astype(np.float64) / 2
     np.testing.assert_allclose(one, expected, rtol=1e-5, atol=1e-4)
     np.testing.assert_array_equal(one, two)
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_epilogue_of_float64(level: str):
+    """tanh(dot - bias) * 0.3, with the exactness of float64."""
+    result = typed(np.float64, 9, 21)
+
+    def build(args):
+        x, w, bias = args
+        number = ConstantOp(DenseIntOrFPElementsAttr.from_list(tensor((9, 21), f64), [0.3]))
+        dot, spread = DotOp(x, w, lhs_t=True), BroadcastOp(bias, result)
+        less = BinaryOp(BinaryKind.SUB, dot.result, spread.result)
+        bent = UnaryOp(UnaryKind.TANH, less.result)
+        total = BinaryOp(BinaryKind.MUL, bent.result, number.result)
+        return [number, dot, spread, less, bent, total], [total.result]
+
+    rng = np.random.default_rng(6)
+    arrays = [rng.standard_normal(s) for s in ((40, 9), (40, 21), (21,))]
+    kernel = Compiled(
+        level, block_of([typed(np.float64, *a.shape) for a in arrays], build), emit_dot
+    )
+    expected = np.tanh(arrays[0].T @ arrays[1] - arrays[2]) * 0.3
+    for threads in (1, 3):
+        np.testing.assert_allclose(kernel(arrays, threads)[0], expected, rtol=1e-12, atol=1e-14)
 
 
 def test_an_element_depends_on_its_row_and_column_alone():

@@ -21,7 +21,7 @@ from rlx.flow.attention import RopeTables
 from rlx.flow.context import FlowCtx, FlowStage, symbol_of
 from rlx.flow.escape import Custom
 from rlx.flow.feed_forward import SwiGlu
-from rlx.flow.layers import Repeat
+from rlx.flow.layers import Repeat, Unroll
 from rlx.flow.model import BuiltModel, ModelFlow
 from rlx.flow.source import ChainWeights, MapWeights, WeightInfo
 from rlx.flow.stages import (
@@ -467,6 +467,30 @@ def test_repeat_splits_where_formats_differ():
     declared = [(w.sym_name.data, format_of(w.type)) for w in weights_of(module)]
     assert declared == [("w", "f32"), ("w_1", "f16"), ("w_2", "f32")]
     assert {w.key.data for w in weights_of(module)} == {"blk.{layer}.w.weight"}
+
+
+def test_layers_in_line_have_weights_of_their_own():
+    w = layers(3)
+    key = "blk.{layer}.w.weight"
+
+    def twice(emit, x):
+        rows = Linear(key).emit(emit.ctx, x)
+        emit.ctx.state.named[f"y{emit.ctx.layer}"] = rows.id
+        return emit(mir.DotOp(rows.id, emit.ctx.load_param(key, transpose=True)))
+
+    flow = ModelFlow("test").input("x", (2, 4)).stage(Named("y", Unroll(3, Custom(twice))))
+    built = flow.output("y").output("y1").build(MapWeights(w))
+    assert functions(built.module) == ["main"]
+    keys = [f"blk.{n}.w.weight{end}" for n in range(3) for end in ("", ".t")]
+    assert [op.key.data for op in weights_of(built.module)] == keys
+    x = np.random.default_rng(1).standard_normal((2, 4))
+    matrices = [w[f"blk.{n}.w.weight"].astype(np.float32).astype(np.float64) for n in range(3)]
+    results, expected = run(built, x=x), x
+    for n, m in enumerate(matrices):
+        if n == 1:
+            np.testing.assert_allclose(results["y1"], expected @ m.T, rtol=1e-12)
+        expected = expected @ m.T @ m.T
+    np.testing.assert_allclose(results["y"], expected, rtol=1e-12)
 
 
 def test_a_layer_takes_what_it_uses_of_the_outside():

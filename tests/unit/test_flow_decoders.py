@@ -235,6 +235,35 @@ def test_bound_inputs_with_a_mask():
     check(model, inputs, {"y": expected})
 
 
+def test_bound_inputs_for_any_number_of_rows():
+    """Chunks of a text whose keys so far are inputs: rows see their own positions and before."""
+    family = FAMILIES["llama"]
+    flow = ModelFlow("chunk")
+    seq = flow.dim("seq", 1, 8)
+    flow.dim(PAST, 0, 16)
+    flow.dim_sum(KEYS, PAST, "seq")
+    flow.input("x", (seq, D)).stage(BindDecodeInputs(LAYERS, KV, HEAD))
+    flow.stage(Named("y", LlamaDecoder(LAYERS, family.layer))).output("y")
+    names = [f"{n}{i}" for i in range(LAYERS) for n in "kv"]
+    for name in names:
+        flow.output(name)
+    checked = Checked(flow.build(family.weights))
+    x = rows(9)
+    expected = family.layers(x)[0]
+    state = {name: np.zeros((0, KV)) for name in names}
+    for start, end in ((0, 4), (4, 9)):
+        angles = np.arange(start, end)[:, None] * BASE ** (-np.arange(HEAD // 2) / (HEAD // 2))
+        inputs = {
+            "x": x[start:end],
+            "cos": np.repeat(np.cos(angles), 2, axis=1),
+            "sin": np.stack([-np.sin(angles), np.sin(angles)], 2).reshape(end - start, HEAD),
+        }
+        for n in "kv":
+            inputs |= {f"past_{n}{i}": state[f"{n}{i}"] for i in range(LAYERS)}
+        results = checked(inputs, {"y": expected[start:end]})
+        state = {name: np.concatenate([state[name], results[name]]) for name in names}
+
+
 def test_the_decoder_of_qwen3_is_a_stack_of_its_layers():
     layer = FAMILIES["qwen3"].layer
     assert isinstance(layer, Qwen3DecodeLayer)

@@ -267,7 +267,7 @@ def test_norms_of_heads():
     [
         ((attention_of(rope=Rope(HEAD)),), "Rope: expected RopeTables before it"),
         ((HeadNorm("q", 5, 1e-5),), "rows of whole heads of 5"),
-        ((AttnMask("m"),), "AttnMask: expected an input 'm', the inputs are: x"),
+        ((AttnMask("m"),), "expected an input 'm', the inputs are: x"),
         ((Sequence((Linear("odd"),)), attention_of()), "Linear"),
     ],
 )
@@ -275,6 +275,15 @@ def test_errors(stages, message: str):
     w = RandomWeights(1, **SHAPES, odd=(3, D))
     with pytest.raises(RlxError, match=message):
         flow_of(*stages, x=((ROWS, D), f32)).build(w)
+
+
+def test_a_dimension_of_the_origins_name_is_0():
+    flow = ModelFlow("test")
+    flow.dim("origin", 0, 4)
+    flow.input("x", (ROWS, D)).stage(RopeTables(1e4, 16, HEAD))
+    flow.stage(Named("y", Rope(HEAD, start=None))).output("y")
+    with pytest.raises(RlxError, match="'origin' to be 0: origin = 0 to 4"):
+        flow.build(MapWeights({}))
 
 
 def test_softcap_on_a_part_of_causal_keys_is_refused():

@@ -181,10 +181,11 @@ def test_vision_swiglu_has_gate_and_up_in_one():
 @pytest.mark.parametrize(
     ("stage", "message"),
     [
-        (VisionSwiGluFfn("fifth", "down"), "two halves, got 5 rows"),
+        (VisionSwiGluFfn("fives", "down"), "two halves, got 5 rows"),
         (GatherAdd("w", "ids"), "expected an input 'ids', the inputs are: x"),
         (GatherAdd("w", "x"), r"input 'x': expected i32, got \[5, 24\] f32"),
-        (GatherAdd("odd"), "expected rows"),
+        (GatherAdd("fifth"), r"expected a position for each of up to 5 rows, got \[4, 24\]"),
+        (GatherAdd("odd"), r"expected rows \[5, 24\], got \[5, 23\] f32"),
         (LayerScale("odd"), r"LayerScale\(key='odd'\)"),
         (Linear("w", "odd"), r"Linear\(key='w', bias='odd'"),
         (Columns(20, 8), r"Columns\(start=20, width=8\)"),
@@ -196,6 +197,6 @@ def test_stage_errors(stage: FlowStage, message: str):
         def info(self, key: str):
             return super().info(key)._replace(format="q8_0" if key == "quant" else "f32")
 
-    w = Some(10, w=(9, D), odd=(5, D - 1), fifth=(5, D), quant=(32,))
+    w = Some(10, w=(9, D), odd=(5, D - 1), fifth=(4, D), fives=(5, D), quant=(32,))
     with pytest.raises(RlxError, match=message):
         built(stage, weights=w)

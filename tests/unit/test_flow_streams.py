@@ -115,6 +115,18 @@ def test_streams_that_are_missing():
         flow_of(stage, x=((1, D), f32)).build(RandomWeights(0))
 
 
+def test_a_stream_that_a_layer_changes_is_carried_or_refused():
+    w = RandomWeights(6, **{"blk.0.w": (D, D), "blk.1.w": (D, D)})
+    layer = Sequence((LoadStream("img"), Linear("blk.{layer}.w"), StoreStream("img")))
+    lost = (StoreStream("img"), Repeat(2, layer), LoadStream("img"))
+    with pytest.raises(RlxError, match="changes the stream 'img': name it in Repeat's streams"):
+        flow_of(*lost, x=((IMG, D), f32)).build(w)
+    kept = (StoreStream("img"), Repeat(2, layer, streams=("img",)), LoadStream("img"))
+    x = x_of(IMG)
+    expected = x @ w["blk.0.w"].T @ w["blk.1.w"].T
+    check(flow_of(*kept, x=((IMG, D), f32)).build(w), {"x": x}, {"y": expected})
+
+
 def test_streams_of_a_symbolic_number_of_rows_are_refused():
     w = RandomWeights(4, **{f"blk.0.{n}": (D, D) for n in "qkvo"})
     side = StreamAttention(*(Linear(f"blk.0.{n}") for n in "qkvo"))
@@ -204,7 +216,7 @@ def test_state_goes_from_step_to_step():
     ("stage", "message"),
     [
         (GdnScan(), "GdnScan: expected GdnInputs before it"),
-        (Sequence(delta_net(state="s")), "GdnScan: expected an input 's', the inputs are: x"),
+        (Sequence(delta_net(state="s")), "expected an input 's', the inputs are: x"),
         (
             GdnInputs(*(Linear(n) for n in "qkvgg"), key_dim=5, value_dim=E),
             "rows of whole heads of 5",

@@ -13,7 +13,7 @@ from xdsl.ir import Operation
 from xdsl.parser import Parser
 from xdsl.passes import ModulePass
 
-from rlx.contract.benefit import IoFusionGate
+from rlx.contract.benefit import GraphIoProfile, IoFusionGate
 from rlx.dialects import hir, mir
 from rlx.dialects.common import DimDef, DimTable, DimTableAttr
 from rlx.errors import RlxError
@@ -23,7 +23,7 @@ from rlx.passes.fuse_common import gate_named, launch
 from rlx.passes.fuse_epilogue import FuseEpiloguePass, can_fuse_epilogue
 from rlx.passes.fuse_norm import FuseNormPass
 from rlx.passes.fuse_shared_input import FuseSharedInputPass
-from rlx.passes.fusion_cost import Launch, binding, nbytes, profile, source
+from rlx.passes.fusion_cost import Launch, binding, nbytes, profile, source, traffic
 from rlx.passes.fusion_report import FUSION_REPORT, fusion_report
 from rlx.passes.hoist_params import HoistParamsPass
 from rlx.passes.legalize_hir import LegalizeHirPass
@@ -224,6 +224,36 @@ def test_phases_of_a_decode_step():
     silent = {"load_weight", "pack", "load_state"}
     assert {k for k, v in layer.items() if v == "prologue"} == silent
     assert set(layer.values()) == {"prologue", "steady_state"}
+
+
+@pytest.mark.parametrize("kind", ["silu", "gelu", "gelu_tanh"])
+def test_a_gated_pair_of_matmuls_is_one_launch(kind: str):
+    x, w, d = "tensor<2x32xf32>", "tensor<48x32xf32>", "tensor<32x48xf32>"
+
+    def gated() -> ModuleOp:
+        module = parse(f"""
+builtin.module {{
+  hir.weight @u "u" : {w}
+  hir.weight @g "g" : {w}
+  hir.weight @d "d" : {d}
+  func.func @main(%x: {x} {{rlx.name = "x"}}) -> ({x} {{rlx.name = "y"}}) {{
+    %u = hir.load_weight @u : {w}
+    %g = hir.load_weight @g : {w}
+    %d = hir.load_weight @d : {d}
+    %y = hir.glu {kind} %x up %u gate %g down %d : {x}, {w}, {w}, {d}
+    func.return %y : {x}
+  }}
+}}""")
+        return apply(module, LegalizeHirPass())
+
+    fused = apply(gated(), *PIPELINE)
+    assert launches(functions(fused)["main"]) == [f"{{{GATED}}}", "matmul"]
+    rng = np.random.default_rng(4)
+    shapes = {"u": (48, 32), "g": (48, 32), "d": (32, 48)}
+    weights = {n: rng.standard_normal(s).astype(np.float32) / 4 for n, s in shapes.items()}
+    inputs = {"x": rng.standard_normal((2, 32))}
+    wanted, given = (Reference(m, weights).run(inputs)["y"] for m in (gated(), fused))
+    np.testing.assert_array_equal(given, wanted)
 
 
 # Random programs
@@ -456,6 +486,42 @@ builtin.module attributes {{rlx.dims = {DimTableAttr.of(table.dims.values())}}} 
     together = profile([Launch([matmul, rope, append], [])], sizes)
     assert together.kernel_launches == 1
     assert together.device_traffic_bytes == 2 * rows + weight + table_rows
+
+
+COSTS = """
+builtin.module {
+  func.func @f(%x: tensor<8x16xf32>, %i: tensor<2xi32>) -> () {
+    %c = mir.constant dense<1.0> : tensor<8x16xf32>
+    %t = mir.constant dense<[1.0, 2.0]> : tensor<2xf32>
+    %r = mir.reshape %x : tensor<8x16xf32> -> tensor<128xf32>
+    %h = mir.slice %x starts [2, 0] steps [1, 1] : tensor<8x16xf32> -> tensor<3x16xf32>
+    %s = mir.slice %x starts [0, 2] steps [1, 1] : tensor<8x16xf32> -> tensor<8x3xf32>
+    %g = mir.gather %x, %i axis 0 : tensor<8x16xf32>, tensor<2xi32> -> tensor<2x16xf32>
+    %y = mir.binary add %x, %c : tensor<8x16xf32>
+    %n = mir.unary neg %r : tensor<128xf32>
+    %b = mir.cast %x : tensor<8x16xf32> -> tensor<8x16xbf16>
+    %l = mir.compare lt %x, %y : tensor<8x16xf32> -> tensor<8x16xi1>
+    func.return
+  }
+}"""
+
+
+def test_what_runs_for_nothing_and_what_is_read_in_part():
+    ops = list(functions(parse(COSTS))["f"].body.block.ops)[:-1]
+    constant, table, reshape, rows, columns, gather, add, neg, cast, compare = ops
+    for op in (constant, table, reshape, rows):
+        assert profile([Launch([op], op.results)], {}) == GraphIoProfile(0, 0, 0, 0)
+    whole = 8 * 16 * 4
+    assert traffic(Launch([columns], columns.results), {}) == 2 * 8 * 3 * 4
+    assert traffic(Launch([gather], gather.results), {}) == 2 * 2 * 16 * 4 + 2 * 4
+    # One number is no bytes where it is part of the launch; a table is read there too.
+    assert traffic(Launch([add], add.results), {}) == 3 * whole
+    assert traffic(Launch([constant, add], add.results), {}) == 2 * whole
+    assert traffic(Launch([table], []), {}) == 2 * 4
+    # A view is what it is a view of.
+    assert traffic(Launch([neg, add], [*neg.results, *add.results]), {}) == 4 * whole
+    assert traffic(Launch([cast], cast.results), {}) == whole + whole // 2
+    assert traffic(Launch([compare], compare.results), {}) == 2 * whole + whole // 4
 
 
 # Legality

@@ -58,7 +58,7 @@ def _erf(x: Array) -> Array:
 
 def _gelu(x: Array) -> Array:
     size = np.minimum(np.abs(x), 60)
-    return np.maximum(x, 0) - size * _tail(size)
+    return np.where(x < 0, 0, x) - size * _tail(size)
 
 
 def _sigmoid(x: Array) -> Array:
@@ -67,7 +67,7 @@ def _sigmoid(x: Array) -> Array:
 
 
 def _times_sigmoid(x: Array, argument: Array) -> Array:
-    return np.where(np.isneginf(x), WIDE(0), x * _sigmoid(argument))
+    return np.where(np.isneginf(x), WIDE(-0.0), x * _sigmoid(argument))
 
 
 def _gelu_tanh(x: Array) -> Array:
@@ -81,7 +81,7 @@ def _softplus(x: Array) -> Array:
 def _mish(x: Array) -> Array:
     e = np.exp(-np.abs(x))
     w = np.where(x < 0, e * (e + 2), 1 + 2 * e)
-    return np.where(x < -20000, WIDE(0), x * w / (w + np.where(x < 0, WIDE(2), 2 * e * e)))
+    return np.where(x < -20000, WIDE(-0.0), x * w / (w + np.where(x < 0, WIDE(2), 2 * e * e)))
 
 
 def _softsign(x: Array) -> Array:
@@ -104,7 +104,7 @@ FUNCTIONS: dict[str, tuple[Callable[[Array], Array], float, float]] = {
     "rsqrt": (lambda x: 1 / np.sqrt(x), 1.5, 1.5),
     "recip": (lambda x: 1 / x, 0.5, 0.51),
     "exp": (np.exp, 0.8, 0.8),
-    "log": (np.log, 0.8, 0.8),
+    "log": (np.log, 0.85, 0.85),
     "sin": (np.sin, 0.6, 0.9),
     "cos": (np.cos, 0.6, 0.9),
     "tan": (np.tan, 0.6, 2.5),
@@ -114,14 +114,14 @@ FUNCTIONS: dict[str, tuple[Callable[[Array], Array], float, float]] = {
     "sigmoid": (_sigmoid, 2.0, 2.0),
     "log_sigmoid": (lambda x: -_softplus(-x), 3.0, 3.0),
     "silu": (lambda x: _times_sigmoid(x, x), 2.5, 2.5),
-    "gelu": (_gelu, 6.5, 6.5),
+    "gelu": (_gelu, 6.5, 8.0),
     "relu": (lambda x: np.where(x < 0, WIDE(0), x), 0, 0),
     "elu": (lambda x: np.where(x < 0, np.expm1(np.minimum(x, 0)), x), 1.0, 1.0),
     "softplus": (_softplus, 3.0, 3.0),
     "softsign": (_softsign, 1.5, 1.5),
     "hard_sigmoid": (lambda x: np.clip(x + 3, 0, 6) / 6, 1.5, 1.5),
     "hard_swish": (_hard_swish, 2.5, 2.5),
-    "mish": (_mish, 4.0, 4.0),
+    "mish": (_mish, 3.8, 3.6),
 }
 
 BINARIES: dict[str, tuple[Callable[[Array, Array], Array], float, float]] = {
@@ -196,12 +196,9 @@ def assert_same_zeros(result: Array, expected: Array) -> None:
 @pytest.mark.parametrize("kind", FUNCTIONS)
 @np.errstate(all="ignore")
 def test_unary_is_accurate_over_the_whole_range(kind: str, element: str, level: str):
-    meaning, *bounds = FUNCTIONS[kind]
-    x = samples(element)
-    result = compiled(level, element)(kind, x)
-    expected = meaning(x.astype(WIDE))
-    assert ulps(result, expected) <= bounds[FLOATS.index(element)]
-    if kind not in ("gelu", "silu", "mish"):  # their limit at -inf is a zero of either sign
+    result, expected = compiled(level, element)(kind, samples(element)), meant(kind, element)
+    assert ulps(result, expected) <= FUNCTIONS[kind][1 + FLOATS.index(element)]
+    if kind != "silu":  # 0 for -0
         assert_same_zeros(result, expected)
 
 
@@ -262,13 +259,18 @@ def pairs(element: str) -> tuple[Array, Array]:
 @pytest.mark.parametrize("kind", BINARIES)
 @np.errstate(all="ignore")
 def test_binary_is_accurate_over_the_whole_range(kind: str, element: str, level: str):
-    meaning, *bounds = BINARIES[kind]
-    a, b = pairs(element)
-    result = compiled(level, element)(kind, a, b)
-    expected = meaning(a.astype(WIDE), b.astype(WIDE))
-    assert ulps(result, expected) <= bounds[FLOATS.index(element)]
+    result, expected = compiled(level, element)(kind, *pairs(element)), meant(kind, element)
+    assert ulps(result, expected) <= BINARIES[kind][1 + FLOATS.index(element)]
     if kind not in ("max", "min"):  # of zeros of both signs either will do
         assert_same_zeros(result, expected)
+
+
+@cache
+def meant(kind: str, element: str) -> Array:
+    """Return what a function of the samples, or of the pairs, is in long double."""
+    if kind in FUNCTIONS:
+        return FUNCTIONS[kind][0](samples(element).astype(WIDE))
+    return BINARIES[kind][0](*(side.astype(WIDE) for side in pairs(element)))
 
 
 @pytest.mark.parametrize("level", LEVELS)

@@ -15,7 +15,7 @@ builtin.module {
 // -----
 
 // Each thread would normalise all of the rows again.
-// CHECK: fusion.assert_clean: 1 fusions were missed, the first of them:
+// CHECK: fusion.assert_clean: missed fusions: 1, of which the first are
 // CHECK-NEXT: fuse-norm @missed: rms_norm %n + matmul %y: declined: each thread would normalise all of the 4 rows again
 builtin.module {
   func.func @missed(%x: tensor<4x32xf32>, %g: tensor<32xf32>, %w: tensor<32x32x!hir.packed<f32>>) -> tensor<4x32xf32> {

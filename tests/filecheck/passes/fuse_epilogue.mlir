@@ -228,4 +228,66 @@ builtin.module attributes {rlx.dims = #hir.dim_table<seq = 1 to 512, past = 0 to
   // CHECK-LABEL: func.func private @alone(
   // CHECK-NEXT:   %e = mir.unary exp %x : tensor<4x32xf32>
   // CHECK-NEXT:   func.return %e : tensor<4x32xf32>
+
+  // What may follow mir.dot: a bias and a number, of which the kernel gets copies, and maps.
+  func.func private @dot(%x: tensor<4x32xf32>, %w: tensor<32x16xf32>, %v: tensor<16xf32>) -> (tensor<4x16xf32>, tensor<4x16xf32>) {
+    %b = mir.broadcast %v : tensor<16xf32> -> tensor<4x16xf32>
+    %c = mir.constant dense<2.0> : tensor<4x16xf32>
+    %d = mir.dot %x, %w : tensor<4x32xf32>, tensor<32x16xf32> -> tensor<4x16xf32>
+    %s = mir.binary add %d, %b : tensor<4x16xf32>
+    %g = mir.unary gelu %s : tensor<4x16xf32>
+    %m = mir.binary mul %c, %g : tensor<4x16xf32>
+    %o = mir.unary neg %b : tensor<4x16xf32>
+    func.return %m, %o : tensor<4x16xf32>, tensor<4x16xf32>
+  }
+  // CHECK-LABEL: func.func private @dot(
+  // CHECK-NEXT:   %b = mir.broadcast %v : tensor<16xf32> -> tensor<4x16xf32>
+  // CHECK-NEXT:   %m = mir.kernel -> (tensor<4x16xf32>) {
+  // CHECK-NEXT:     %d = mir.dot %x, %w : tensor<4x32xf32>, tensor<32x16xf32> -> tensor<4x16xf32>
+  // CHECK-NEXT:     %b_1 = mir.broadcast %v : tensor<16xf32> -> tensor<4x16xf32>
+  // CHECK-NEXT:     %s = mir.binary add %d, %b_1 : tensor<4x16xf32>
+  // CHECK-NEXT:     %g = mir.unary gelu %s : tensor<4x16xf32>
+  // CHECK-NEXT:     %c = mir.constant dense<2.000000e+00> : tensor<4x16xf32>
+  // CHECK-NEXT:     %m_1 = mir.binary mul %c, %g : tensor<4x16xf32>
+  // CHECK-NEXT:     mir.yield %m_1 : tensor<4x16xf32>
+  // CHECK-NEXT:   }
+  // CHECK-NEXT:   %o = mir.unary neg %b : tensor<4x16xf32>
+  // CHECK-NEXT:   func.return %m, %o : tensor<4x16xf32>, tensor<4x16xf32>
+
+  // In a branch and in a loop, not across their edges: %a stays where it is computed once.
+  func.func @control(%x: tensor<4x32xf32>, %w: tensor<32x32x!hir.packed<f32>>, %if: tensor<i1>) -> tensor<4x32xf32> {
+    %a = mir.matmul %x, %w : tensor<4x32xf32>, tensor<32x32x!hir.packed<f32>> -> tensor<4x32xf32>
+    %r = mir.if %if -> (tensor<4x32xf32>) {
+      %e = mir.unary exp %a : tensor<4x32xf32>
+      mir.yield %e : tensor<4x32xf32>
+    } else {
+      %y = mir.matmul %a, %w : tensor<4x32xf32>, tensor<32x32x!hir.packed<f32>> -> tensor<4x32xf32>
+      %s = mir.binary add %a, %y : tensor<4x32xf32>
+      mir.yield %s : tensor<4x32xf32>
+    } : tensor<i1>
+    %l = mir.while (%r) {
+    ^bb0(%v: tensor<4x32xf32>):
+      mir.yield %if : tensor<i1>
+    } do {
+    ^bb0(%v: tensor<4x32xf32>):
+      %y = mir.matmul %v, %w : tensor<4x32xf32>, tensor<32x32x!hir.packed<f32>> -> tensor<4x32xf32>
+      %s = mir.binary add %v, %y : tensor<4x32xf32>
+      mir.yield %s : tensor<4x32xf32>
+    } : (tensor<4x32xf32>) -> (tensor<4x32xf32>)
+    func.return %l : tensor<4x32xf32>
+  }
+  // CHECK-LABEL: func.func @control(
+  // CHECK-NEXT:   %a = mir.matmul %x, %w
+  // CHECK-NEXT:   %r = mir.if %if -> (tensor<4x32xf32>) {
+  // CHECK-NEXT:     %e = mir.unary exp %a : tensor<4x32xf32>
+  // CHECK-NEXT:     mir.yield %e : tensor<4x32xf32>
+  // CHECK-NEXT:   } else {
+  // CHECK-NEXT:     %s = mir.kernel -> (tensor<4x32xf32>) {
+  // CHECK-NEXT:       %y = mir.matmul %a, %w
+  // CHECK-NEXT:       %s_1 = mir.binary add %a, %y : tensor<4x32xf32>
+  // CHECK:        } do {
+  // CHECK-NEXT:   ^bb0(%v_1: tensor<4x32xf32>):
+  // CHECK-NEXT:     %s_2 = mir.kernel -> (tensor<4x32xf32>) {
+  // CHECK-NEXT:       %y_1 = mir.matmul %v_1, %w
+  // CHECK-NEXT:       %s_3 = mir.binary add %v_1, %y_1 : tensor<4x32xf32>
 }

@@ -67,4 +67,18 @@ builtin.module {
   // CHECK-NEXT:   %a = mir.unary exp %t : tensor<64x32xf32> {phase = #mir<phase steady_state>}
   // CHECK-NEXT:   %b = mir.unary neg %a : tensor<64x32xf32>
   // CHECK-NEXT:   func.return %b : tensor<64x32xf32>
+
+  // In a layer function only weights run once: the rest is computed for each layer at every step.
+  func.func private @computed(%x: tensor<1x32xf32>) -> tensor<32x32xf32> {
+    %c = mir.constant dense<2.0> : tensor<32x32xf32>
+    %w = mir.load_weight @w : tensor<32x32xf32>
+    %p = mir.pack %w : tensor<32x32xf32> -> tensor<32x32xf32>
+    %a = mir.binary mul %p, %c : tensor<32x32xf32>
+    func.return %a : tensor<32x32xf32>
+  }
+  // CHECK-LABEL: func.func private @computed(
+  // CHECK-NEXT:   %c = mir.constant dense<2.000000e+00> : tensor<32x32xf32>
+  // CHECK-NEXT:   %w = mir.load_weight @w : tensor<32x32xf32> {phase = #mir<phase prologue>}
+  // CHECK-NEXT:   %p = mir.pack %w : tensor<32x32xf32> -> tensor<32x32xf32> {phase = #mir<phase prologue>}
+  // CHECK-NEXT:   %a = mir.binary mul %p, %c : tensor<32x32xf32>
 }

@@ -15,6 +15,7 @@ from pathlib import Path
 PATIENCE = 120
 """Seconds after which a module hangs; one takes a second or two."""
 FOLDER = Path(__file__).parents[1]
+COMMAND = (sys.executable, "-W", "error", "-m", "fuzz", "--worker")
 RERUN = f"cd {FOLDER.relative_to(FOLDER.parents[1])} && python -m fuzz"
 
 
@@ -23,10 +24,7 @@ class Worker:
 
     def __init__(self) -> None:
         self.process = subprocess.Popen(
-            [sys.executable, "-W", "error", "-m", "fuzz", "--worker"],
-            cwd=FOLDER,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
+            COMMAND, cwd=FOLDER, stdin=subprocess.PIPE, stdout=subprocess.PIPE
         )
         self.seed: int | None = None
         self.until = 0.0

@@ -184,7 +184,7 @@ class Generator:
         body = Body(self, [Value(f"%{name}", t, EXACT) for name, t in inputs.items()])
         if self.attends:
             body.lines.append(f"%cos, %sin = hir.rope_table base 1.0e+04 : {TABLE}, {TABLE}")
-        for _ in range(self.rng.integers(*((1, 5) if self.named_only else (4, 16)))):
+        for _ in range(self.rng.integers(*((1, 5) if self.named_only else (3, 12)))):
             self.step(body)
         for layer in self.layers * self.choose((1, 1, 2)):
             self._call(body, layer)
