@@ -2,10 +2,11 @@
 `mir.dot`: products of matrices in memory, with element-wise operations on the result.
 
 The loops are those of Goto and van de Geijn, "Anatomy of high-performance matrix multiplication",
-2008: a block of lhs is packed into the stack (and stays in L2), then panel after panel of rhs (L1),
-and register tiles multiply the two. An element adds its products in blocks of k, each in the order
-of k from zero, and adds the blocks in order: it depends neither on other elements nor on threads,
-to the bit. `dot_tiles` has the blocks; here a kernel's share is cut into them.
+2008, with the sides exchanged: columns of rhs are packed into the stack (and stay in L2), then
+block after block of rows of lhs, and register tiles multiply the two. An element adds its products
+in blocks of k, each in the order of k from zero, and adds the blocks in order: it depends neither
+on other elements nor on threads, to the bit. `dot_tiles` has the blocks, `dot_few` what is better
+for a few rows; here a kernel's share is cut into them.
 """
 
 from __future__ import annotations

@@ -140,7 +140,7 @@ def lanes_below(f: Function, lanes: int, left: Value) -> Value:
     return f.icmp("ult", f.vector("i32", range(lanes)), count)
 
 
-def _load_some(f: Function, t: Tiling, pointer: Value, left: Value, zeros: bool = True) -> Value:
+def load_some(f: Function, t: Tiling, pointer: Value, left: Value) -> Value:
     """Return a vector of `left` elements (i64, more than lanes: all), zeros beyond."""
 
     def part() -> list[Value]:
@@ -176,7 +176,7 @@ def pack_lhs(module: Module, t: Tiling, swapped: bool) -> str:
                 return []
 
             def rest(k: Value, _: list[Value]) -> list[Value]:
-                value = _load_some(f, t, f.at(own, k, t.size), _left(f, length, k))
+                value = load_some(f, t, f.at(own, k, t.size), _left(f, length, k))
                 f.store(value, f.at(to, k, t.size), align=t.size)
                 return []
 

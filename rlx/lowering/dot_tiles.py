@@ -86,11 +86,14 @@ def _block(t: Tiling, shapes: Shapes, a_swapped: bool, b_swapped: bool, f: Funct
     c = Matrix(c_at, c_stride)
     packed = f.alloca(t.block // t.rows * t.tile_bytes)
     panels = f.alloca(t.panels * t.panel_bytes)
-    depth, chunk = depth_of(f, t, k), t.panels * t.columns
+    depth = depth_of(f, t, k)
+    # Many panels serve block after block of rows; those of one block of rows stay in L1 one by one.
+    one = f.icmp("ule", rows, t.block)
+    chunk = f.select(one, i64(t.columns), i64(t.panels * t.columns))
 
-    def k_block(j: Value, wide: Value, carried: list[Value]) -> list[Value]:
-        (k0,) = carried
-        length = f.umin(f.sub(k, k0), depth)
+    def columns_chunk(k0: Value, length: Value, carried: list[Value]) -> list[Value]:
+        (j,) = carried
+        wide = f.umin(f.sub(columns, j), chunk)
         source = b.at(f, k0, j, t.size)
         f.call(pack_rhs(f.module, t, b_swapped), "void", source, b.stride, panels, length, wide)
         more = f.or_(add, f.icmp("ne", k0, 0))
@@ -98,7 +101,12 @@ def _block(t: Tiling, shapes: Shapes, a_swapped: bool, b_swapped: bool, f: Funct
         def row_block(r: Value, _: list[Value]) -> list[Value]:
             here = f.umin(f.sub(rows, r), t.block)
             own = a.at(f, r, k0, t.size), a.stride, packed, here, length
-            f.call(pack_lhs(f.module, t, a_swapped), "void", *own)
+
+            def pack() -> list[Value]:
+                f.call(pack_lhs(f.module, t, a_swapped), "void", *own)
+                return []
+
+            f.if_(f.or_(f.icmp("eq", j, 0), f.xor(one, 1)), pack)
 
             def columns_from(first: Value, vectors: int, left: Value) -> list[Value]:
                 """Multiply with the panel of columns from `first`, `left` in its last vector."""
@@ -122,19 +130,20 @@ def _block(t: Tiling, shapes: Shapes, a_swapped: bool, b_swapped: bool, f: Funct
             return []
 
         f.for_(0, rows, t.block, [], row_block)
+        return [f.add(j, chunk)]
+
+    def k_block(carried: list[Value]) -> list[Value]:
+        (k0,) = carried
+        length = f.umin(f.sub(k, k0), depth)
+        part = partial(columns_chunk, k0, length)
+        f.while_([i64(0)], lambda v: f.icmp("slt", v[0], columns), part)
         return [f.add(k0, depth)]
 
-    def columns_chunk(j: Value, _: list[Value]) -> list[Value]:
-        wide = f.umin(f.sub(columns, j), chunk)
+    def more(carried: list[Value]) -> Value:
+        # At least once: a product over no k is zero.
+        return f.or_(f.icmp("slt", carried[0], k), f.icmp("eq", carried[0], 0))
 
-        def more(carried: list[Value]) -> Value:
-            # At least once: a product over no k is zero.
-            return f.or_(f.icmp("slt", carried[0], k), f.icmp("eq", carried[0], 0))
-
-        f.while_([i64(0)], more, partial(k_block, j, wide))
-        return []
-
-    f.for_(0, columns, chunk, [], columns_chunk)
+    f.while_([i64(0)], more, k_block)
     f.ret()
 
 

@@ -23,7 +23,7 @@ from rlx.dialects.primitives import SdpaOp
 from rlx.errors import RlxError
 from rlx.lowering.body import Body
 from rlx.lowering.dot import count_of
-from rlx.lowering.dot_pack import Matrix, Tiling, lanes_below, load_part, store_part, up
+from rlx.lowering.dot_pack import Matrix, Tiling, lanes_below, load_part, load_some, store_part, up
 from rlx.lowering.dot_tiles import Shapes, emit_block
 from rlx.lowering.emitter import Function
 from rlx.lowering.values import Value, f32, f64, i64
@@ -42,7 +42,7 @@ def emit_sdpa(body: Body) -> None:
     """
     Attention of the queries of one `mir.sdpa`, alone in its launch.
 
-    A work unit is 96 queries of the heads that share a head of keys. It uses at most 390 KB of
+    A work unit is 96 queries of the heads that share a head of keys. It uses at most 370 KB of
     stack. The result must not share memory with an operand.
     """
     op = body.ops[0]
@@ -194,13 +194,13 @@ class _Attention:
         scale = f.splat(self.constant(self.op.scale.value.data), t.lanes)
 
         def score(j: Value, tops: list[Value]) -> list[Value]:
-            at, live = f.at(scores, j, t.size), self._lanes(f.sub(seen, j))
+            at, left = f.at(scores, j, t.size), self._up_to(f.sub(seen, j), i64(t.lanes))
             value = f.load(t.vector, at, align=t.size)
             if mask is None:
                 value = f.fmul(value, scale)
             else:
-                value = f.fma(value, scale, load_part(f, t, f.at(mask, j, t.size), live))
-            value = f.select(live, value, lowest)
+                value = f.fma(value, scale, load_some(f, t, f.at(mask, j, t.size), left))
+            value = f.select(lanes_below(f, t.lanes, left), value, lowest)
             f.store(value, at, align=t.size)
             return [f.select(f.fcmp("ogt", value, tops[0]), value, tops[0])]
 
@@ -229,12 +229,6 @@ class _Attention:
 
         f.if_(f.icmp("ne", k0, 0), rescale)
 
-    def _lanes(self, left: Value) -> Value:
-        """Return the mask of the first lanes, none where `left` is negative."""
-        return lanes_below(
-            self.body.f, self.tiling.lanes, self._up_to(left, i64(self.tiling.lanes))
-        )
-
     def _largest(self, v: Value) -> Value:
         """Return the largest lane; they have no NaN."""
         f = self.body.f
@@ -260,7 +254,7 @@ class _Attention:
         whole = f.mul(f.udiv(self.e, t.lanes), t.lanes)
         f.for_(0, whole, t.lanes, [], lambda j, _: part(j, None))
         rest = f.sub(self.e, whole)
-        mask = self._lanes(rest)
+        mask = lanes_below(f, t.lanes, rest)
         f.if_(f.icmp("ne", rest, 0), lambda: part(whole, mask))
 
     def _finish(self, row: Value, out: Matrix) -> None:

@@ -3,7 +3,8 @@ Gives every launch of a program its phase.
 
 In @main the contract's rule decides (`rlx.contract.derive_phases`, a repeat counting as compute);
 a layer function is called in the steady state, and all of it but the leaves runs there. So does a
-constant whose size is not known before a step. A phase that is already written stays. Then an operation runs no later than what consumes it.
+constant whose size is not known before a step. A phase that is already written stays. Then an
+operation runs no later than what consumes it.
 """
 
 from __future__ import annotations

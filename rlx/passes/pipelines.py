@@ -16,16 +16,17 @@ if TYPE_CHECKING:
     from rlx.flow.profile import CompileProfile
 
 TO_MIR = (
-    "legalize-hir,constant-fold,simplify-algebra,eliminate-moves,cse,dce,"
+    "legalize-hir,constant-fold,simplify-algebra,eliminate-moves,cse,dce,hoist-params,"
     "fuse-attention,fuse-shared-input,fuse-epilogue,fuse-norm,fuse-residual-norm,fuse-rows,"
-    "hoist-params,derive-phases"
+    "derive-phases"
 )
 """
 From HIR to MIR that is ready to be planned.
 
-Values are made few before launches are: a fusion sees no move that comes to nothing. Among fusions
-what the more special rules take comes first: products take their epilogues before a norm takes the
-sum that is left, and row programs are made of what no other kernel has.
+Values are made few before launches are: a fusion sees no move that comes to nothing, and takes
+nothing into a step that weights alone decide. Among fusions what the more special rules take comes
+first: products take their epilogues before a norm takes the sum that is left, and row programs are
+made of what no other kernel has.
 """
 
 DEFAULT = f"{TO_MIR},plan-lir"

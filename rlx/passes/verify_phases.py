@@ -7,14 +7,15 @@ it. In LIR the launches have them: within a plan's text a launch reads what was 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
+from xdsl.dialects.builtin import ModuleOp
 from xdsl.dialects.func import FuncOp
-from xdsl.ir import Block, Operation, SSAValue
+from xdsl.ir import Attribute, Block, Operation, SSAValue
 
 from rlx.contract.phase import Phase
 from rlx.dialects import lir, mir
-from rlx.dialects.common import PhaseAttr
+from rlx.dialects.common import DimTable, PhaseAttr, dims_of, spell
 from rlx.passes.diagnostics import IrError
 from rlx.passes.program import fail
 
@@ -64,6 +65,10 @@ def _check_written(function: FuncOp) -> None:
     ops = list(function.body.block.ops) if function.body.blocks else []
     written = {op: phase for op in ops if (phase := written_phase(op)) is not None}
     check_phases(function.sym_name.data, written)
+    varying = _varying(function)
+    for op, phase in written.items():
+        if phase is Phase.PROLOGUE:
+            _check_sizes(op, [r.type for r in op.results], varying)
     for op in ops:
         for inner in op.walk():
             if inner is not op and mir.PHASE in inner.attributes:
@@ -73,10 +78,13 @@ def _check_written(function: FuncOp) -> None:
 def _check_planned(program: lir.ProgramOp) -> None:
     """No launch needs what a launch of a later phase writes; the prologue needs no input."""
     written: dict[SSAValue, lir.LaunchOp] = {}
+    varying = _varying(program)
     for op in program.walk():
         if not isinstance(op, lir.LaunchOp):
             continue
         phase = Phase(op.phase.data.value)
+        if phase is Phase.PROLOGUE:
+            _check_sizes(op, op.outs.types, varying)
         for value in (*op.ins, *_conditions(op)):
             root = _root(value)
             if isinstance(root.owner, lir.InputOp) and phase is Phase.PROLOGUE:
@@ -90,6 +98,25 @@ def _check_planned(program: lir.ProgramOp) -> None:
                     f"{writer.phase.data.value}",
                 )
         written.update((_root(value), op) for value in op.outs)
+
+
+def _varying(op: Operation) -> set[str]:
+    """Return the dimensions of an operation's module whose sizes a step gives."""
+    module = op.parent_op()
+    table = DimTable.of(module) if isinstance(module, ModuleOp) else DimTable({})
+    found = set(table.free)
+    for dim in table.dims.values():
+        if found.intersection(dim.operands):
+            found.add(dim.name)
+    return found
+
+
+def _check_sizes(op: Operation, types: Iterable[Attribute], varying: set[str]) -> None:
+    """What runs before the first step has sizes that are known then."""
+    for type_ in types:
+        names = varying.intersection(d for d in dims_of(type_) if isinstance(d, str))
+        if names:
+            fail(op, f"the prologue makes {spell(type_)}, but each step says how large it is")
 
 
 def _root(value: SSAValue) -> SSAValue:

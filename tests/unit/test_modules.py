@@ -9,13 +9,13 @@ from collections.abc import Callable
 import pytest
 from fuzz import modules, pool
 from fuzz.checking import answers, parsed
-from fuzz.makers import MAKERS
 from fuzz.programs import random_program
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.passes import ModulePass
 
-from rlx.dialects import hir, mir
+from rlx.dialects import hir, infer, mir
+from rlx.dialects.common import element_of
 from rlx.dialects.primitives import BinaryAttr, BinaryKind, CompareKind, ReduceKind, UnaryKind
 
 
@@ -25,7 +25,7 @@ def test_random_modules(fuzz_count: Callable[[int, int], int]):
 
 
 def test_the_programs_hold_everything():
-    texts = [random_program(seed).text for seed in range(400)]
+    texts = [random_program(seed).text for seed in range(300)]
     words = {w for t in texts for w in re.findall(r"[hm]ir\.\w+(?: [a-z]\w*)?", t)}
     names = {w.split()[0] for w in words}
     wanted = {op.name for op in hir.Hir.operations} - {"hir.last_rows", "hir.sample"}
@@ -38,23 +38,24 @@ def test_the_programs_hold_everything():
         assert re.search(rf"tensor<[?\dx]*{element}\W", everything), element
     for name in ("seq", "m", "twice", "area", "both", "keys"):
         assert re.search(rf"dims<[\w, ]*\b{name}\b", everything), name
-    assert len(MAKERS) > 30
 
 
 class SubtractPass(ModulePass):
-    """Does what no pass may: turns sums around."""
+    """Does what no pass may: turns sums of floats around."""
 
     name = "subtract"
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         for inner in op.walk():
+            # Not the counters of loops, which would not end.
             if isinstance(inner, mir.BinaryOp) and inner.kind.data == BinaryKind.ADD:
-                inner.properties["kind"] = BinaryAttr(BinaryKind.SUB)
+                if element_of(inner.lhs.type) in infer.FLOATS:
+                    inner.properties["kind"] = BinaryAttr(BinaryKind.SUB)
 
 
 def test_a_wrong_pass_is_found():
     found = 0
-    for seed in range(12):
+    for seed in range(20):
         case = random_program(seed)
         module = parsed(case.text)
         want, single = answers(case, module)

@@ -225,7 +225,7 @@ def test_many_bins_leave_room_for_fewer_bands():
     (y,) = bands("host", 8000, 40, 2001)([x, filters], rows=2)
     wide = power(x.astype(np.float64))
     assert nmse(y, log_mel(wide, filters.astype(np.float64))) < 1e-12
-    with pytest.raises(RlxError, match="signal.log_mel: 6001 bins need .* bytes of stack"):
+    with pytest.raises(RlxError, match=r"signal.log_mel: 6001 bins need .* bytes of stack"):
         bands("host", 24000, 40, 6001)
 
 

@@ -1,6 +1,6 @@
 // RUN: rlx-opt %s -p derive-phases | filecheck %s
 
-builtin.module {
+builtin.module attributes {rlx.dims = #hir.dim_table<seq = 1 to 8>} {
   hir.weight @w "w.weight" : tensor<8x8xf32>
 
   // A branch or a loop has a phase as a whole, and what it holds has none. %l multiplies, so it is
@@ -55,4 +55,14 @@ builtin.module {
   // CHECK-NEXT:      }
   // CHECK-NEXT:      mir.yield %k : tensor<8x8xf32>
   // CHECK-NEXT:    } attributes {phase = #mir<phase epilogue>} : tensor<i1>
+
+  // A leaf whose size each step gives is made in each step.
+  func.func private @sizes() -> (tensor<?xf32, #hir.dims<seq>>, tensor<4xf32>) {
+    %i = mir.iota axis 0 : tensor<?xf32, #hir.dims<seq>>
+    %j = mir.iota axis 0 : tensor<4xf32>
+    func.return %i, %j : tensor<?xf32, #hir.dims<seq>>, tensor<4xf32>
+  }
+  // CHECK-LABEL: func.func private @sizes(
+  // CHECK-NEXT:    %i = mir.iota axis 0 : tensor<?xf32, #hir.dims<seq>> {phase = #mir<phase steady_state>}
+  // CHECK-NEXT:    %j = mir.iota axis 0 : tensor<4xf32> {phase = #mir<phase prologue>}
 }

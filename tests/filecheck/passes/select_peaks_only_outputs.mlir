@@ -73,18 +73,18 @@ builtin.module {
 
 // -----
 
-// Peaks of one spectrum twice: those that are an output decide.
+// Peaks of one spectrum twice: those that are an output decide, where the gate would take the first.
 
 // ALL: func.func @main
-// CPU: func.return %s, %q : tensor<2x32xf32>, tensor<2x4xf32>
-// METAL: func.return %q : tensor<2x4xf32>
-// WGPU: func.return %q : tensor<2x4xf32>
+// CPU: func.return %s, %q : tensor<16384x512xf32>, tensor<16384x4xf32>
+// METAL: func.return %q : tensor<16384x4xf32>
+// WGPU: func.return %q : tensor<16384x4xf32>
 builtin.module {
-  func.func @main(%x: tensor<2x32xf32> {rlx.name = "x"}) -> (tensor<2x32xf32> {rlx.name = "spectrum"}, tensor<2x4xf32> {rlx.name = "peaks"}) {
-    %s = signal.fft forward %x : tensor<2x32xf32>
-    %p = signal.welch_peaks %s k 4 segments 1 : tensor<2x32xf32> -> tensor<2x8xf32>
-    %q = signal.welch_peaks %s k 2 segments 1 : tensor<2x32xf32> -> tensor<2x4xf32>
-    func.return %s, %q : tensor<2x32xf32>, tensor<2x4xf32>
+  func.func @main(%x: tensor<16384x512xf32> {rlx.name = "x"}) -> (tensor<16384x512xf32> {rlx.name = "spectrum"}, tensor<16384x4xf32> {rlx.name = "peaks"}) {
+    %s = signal.fft forward %x : tensor<16384x512xf32>
+    %p = signal.welch_peaks %s k 4 segments 1 : tensor<16384x512xf32> -> tensor<16384x8xf32>
+    %q = signal.welch_peaks %s k 2 segments 1 : tensor<16384x512xf32> -> tensor<16384x4xf32>
+    func.return %s, %q : tensor<16384x512xf32>, tensor<16384x4xf32>
   }
 }
 

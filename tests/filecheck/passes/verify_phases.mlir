@@ -58,6 +58,18 @@ builtin.module {
 
 // -----
 
+// What a step says the size of is not made before it.
+// CHECK: mir.iota: the prologue makes [seq] f32, but each step says how large it is
+builtin.module attributes {rlx.dims = #hir.dim_table<n = 4, seq = 1 to 8>} {
+  func.func @main(%x: tensor<4xf32> {rlx.name = "x"}) -> (tensor<?xf32, #hir.dims<seq>> {rlx.name = "y"}) {
+    %a = mir.iota axis 0 : tensor<?xf32, #hir.dims<n>> {phase = #mir<phase prologue>}
+    %b = mir.iota axis 0 : tensor<?xf32, #hir.dims<seq>> {phase = #mir<phase prologue>}
+    func.return %b : tensor<?xf32, #hir.dims<seq>>
+  }
+}
+
+// -----
+
 // Nothing is wrong where the phases follow the order, or are not written yet.
 // CHECK: func.func @main
 // CHECK-NOT: error

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fuzz.makers import is_comparable, maker
-from fuzz.values import EXACT, SINGLE, Body, Type, Value, is_float
+from fuzz.values import EXACT, SINGLE, Body, Type, Value, is_float, rounds
 
 FLAG = Type((), "i1")
 COUNTER = Type((), "i32")
@@ -39,8 +39,29 @@ def _fill(b: Body, types: list[Type]) -> list[Value]:
     """Write operations; return values of some types, of this body if it has them."""
     for _ in range(b.choose((0, 1, 2, 3, 4))):
         b.generator.step(b)
+    return handed_on(b, types)
+
+
+def handed_on(b: Body, types: list[Type]) -> list[Value]:
+    """Return values of some types; most floats depend on something else that is late."""
     found = [b.pick(lambda v, t=t: v.type == t) for t in types]
-    return [v for v in found if v is not None]
+    return [
+        _absorb(b, v, b.pick(is_float)) if is_float(v) and b.rng.random() < 0.6 else v
+        for v in found
+        if v is not None
+    ]
+
+
+def _absorb(b: Body, x: Value, y: Value) -> Value:
+    """Return x with something added that depends on all of y."""
+    if y.type.rank:
+        total = Type((), y.element)
+        text = f"mir.reduce sum {y} axes {list(range(y.type.rank))} : {y.type} -> {total}"
+        y = b.op(text, total, rounds(y))
+    if y.element != x.element:
+        y = b.cast(y, x.element, SINGLE)
+    y = b.bounded(y)
+    return b.binary("add", x, b.move("broadcast", y, x.type) if x.type.rank else y)
 
 
 def _yield(values: list[Value]) -> str:

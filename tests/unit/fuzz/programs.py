@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -25,7 +27,7 @@ DTYPES: dict[str, np.dtype] = {
 }
 """Arrays at the boundary of a program, by the type of their elements."""
 DERIVED = {"twice": ("seq", "+", "seq"), "area": ("seq", "*", "seq"), "both": ("seq", "+", "m")}
-STEPS = 3
+STEPS, MAX_LEAVES = 3, 8
 
 
 @dataclass
@@ -71,7 +73,7 @@ class Generator:
 
     def dim(self) -> int | str:
         """Return a dimension for a new axis."""
-        return self.choose((2, 3, 4, 5, self.rows, "m"))
+        return self.choose((2, 3, 4, 5, self.rows, "m", self.choose(list(DERIVED))))
 
     def upper(self, dim: int | str) -> int:
         known = {"seq": MAX_SEQ, "m": 5, "keys": CAPACITY, "twice": 18, "area": 81, "both": 14}
@@ -167,7 +169,11 @@ class Generator:
         for _ in range(self.rng.integers(0, 6 if self.named_only else 9)):
             self.step(body)
         # Any value of the right type may be handed on: an argument, another's, one twice.
-        results = [body.pick(lambda v, t=t: v.type == t) for t in carried]
+        results = (
+            flow.handed_on(body, carried)
+            if not self.named_only
+            else [body.pick(lambda v, t=t: v.type == t) for t in carried]
+        )
         params = [f"{v}: {v.type}" for v in args]
         params += [f"%{name}: {TABLE}" for name in ("cos", "sin")] if self.attends else []
         spelled = ", ".join(map(str, carried))
@@ -190,8 +196,7 @@ class Generator:
             self._call(body, layer)
             for _ in range(self.rng.integers(0, 3)):
                 self.step(body)
-        outputs = [body.values[-1]]
-        outputs += [body.pick() for _ in range(self.choose((0, 1, 2, 3)))]
+        outputs = self._outputs(body)
         if self.attends and self.rng.random() < 0.2:
             outputs.append(Value("%cos", TABLE, SINGLE))
         params = [f'%{n}: {t} {{rlx.name = "{n}"}}' for n, t in inputs.items()]
@@ -208,6 +213,14 @@ class Generator:
             "}",
         ]
         return "\n".join(lines), {f"y{i}": v.noise for i, v in enumerate(outputs)}
+
+    def _outputs(self, body: Body) -> list[Value]:
+        """Return what @main returns: the last value, most of those left unused, and others."""
+        used = Counter(re.findall(r"%\w+", "\n".join(body.lines)))
+        given = len(self.inputs)
+        leaves = [v for v in body.values[given:-1] if used[v.name] < 2 and self.rng.random() < 0.7]
+        others = [body.pick() for _ in range(self.choose((0, 1, 2)))]
+        return [body.values[-1], *leaves[:MAX_LEAVES], *(v for v in others if v is not None)]
 
     def _call(self, body: Body, layer: Layer) -> None:
         first = int(self.rng.integers(0, 3))
