@@ -103,7 +103,19 @@ def build(module: ModuleOp | str, target: Target, profile: CompileProfile | None
         manifest, code = compile_program(planned, target, profile)
     except VerifyException as e:
         raise _user_error(e) from e
+    _check_dtypes(manifest)
     return Built(module, target, manifest, code, written_inputs(planned), profile)
+
+
+def _check_dtypes(manifest: Manifest) -> None:
+    """Raise RlxError where numpy has no dtype for what the caller would bind."""
+    for what, ios in (("input", manifest.inputs), ("output", manifest.outputs)):
+        for io in ios:
+            if io.dtype not in _DTYPES:
+                raise RlxError(
+                    f"{what} '{io.name}': expected elements of {', '.join(_DTYPES)}, which numpy "
+                    f"has, got {io.dtype}: cast it in the program"
+                )
 
 
 def _checked(module: ModuleOp | str) -> ModuleOp:

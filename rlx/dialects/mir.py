@@ -356,10 +356,16 @@ def kind_of(op: Operation) -> OpKind:
     return KINDS.get(type(op)) or KINDS_BY_NAME.get(op.name, OpKind.CUSTOM)
 
 
+HEAVIEST = (
+    OpKind.SAMPLE, OpKind.ATTENTION, OpKind.DEQUANT_MATMUL, OpKind.MATMUL, OpKind.DOT_GENERAL,
+)  # fmt: skip
+"""Kinds that a kernel has as a whole where an operation of it has, the first one first."""
+
+
 def kind_of_kernel(ops: Iterable[Operation]) -> OpKind:
     """Return the contract's kind of operations that run as one launch: that of the heaviest."""
     kinds = [kind_of(op) for op in ops]
-    for kind in (OpKind.SAMPLE, OpKind.ATTENTION, OpKind.DEQUANT_MATMUL, OpKind.MATMUL):
+    for kind in HEAVIEST:
         if kind in kinds:
             return kind
     return kinds[-1] if len(kinds) == 1 else OpKind.ELEMENTWISE_REGION
@@ -367,8 +373,9 @@ def kind_of_kernel(ops: Iterable[Operation]) -> OpKind:
 
 def captures(op: Operation) -> list[SSAValue]:
     """Return the values from outside that an operation or its regions use, once each."""
-    inside = {r for inner in op.walk() for r in inner.results}
-    inside |= {a for region in op.regions for block in region.blocks for a in block.args}
+    inside: set[SSAValue] = {r for inner in op.walk() for r in inner.results}
+    blocks = (block for inner in op.walk() for region in inner.regions for block in region.blocks)
+    inside |= {a for block in blocks for a in block.args}
     values = (v for inner in op.walk() for v in inner.operands)
     return list(dict.fromkeys(v for v in values if v not in inside))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import cast
 
 from xdsl.ir import Block, Operation, SSAValue
 
@@ -16,7 +17,7 @@ from rlx.lowering.kv_cache import Attention, store_k_panel, store_v_panel
 from rlx.lowering.rope import rotate_interleaved
 from rlx.lowering.rows import VECTOR
 from rlx.lowering.target import PANEL
-from rlx.lowering.values import Value, i64
+from rlx.lowering.values import Value, f32, i64
 from rlx.lowering.vmath import emit_binary, emit_unary
 
 
@@ -102,7 +103,14 @@ class Panels:
     ) -> Value:
         if value in values:
             return values[value]
-        f, n = self.body.f, width_of(value)
+        f, spread = self.body.f, value.owner
+        if isinstance(spread, mir.BroadcastOp):
+            # A bias, the same in all rows, or a number.
+            return self._load(spread.input, i64(0), panel, values)
+        if isinstance(spread, mir.ConstantOp):
+            number = cast(float, next(iter(spread.value.iter_values())))
+            return f.splat(f32(number), PANEL)
+        n = width_of(value)
         pointer = f.at(f.at(self.body.pointers[value], row, n * 4), panel, 4 * PANEL)
         if n % PANEL == 0:
             return f.load(VECTOR, pointer)

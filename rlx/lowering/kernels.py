@@ -128,7 +128,7 @@ def _family(body: Body) -> Callable[[Body], None]:
         from rlx.lowering.sdpa import emit_sdpa
 
         return emit_sdpa
-    if kinds <= set(mir.PRIMITIVES):
+    if kinds <= {*mir.PRIMITIVES, mir.RmsNormOp}:
         from rlx.lowering.tensor_program import emit_tensor_program
 
         return emit_tensor_program

@@ -17,7 +17,15 @@ from xdsl.dialects.builtin import f32
 from xdsl.ir import Attribute, Operation, SSAValue
 
 from rlx.dialects import mir, primitives
-from rlx.dialects.common import DimTable, dims_of, element_bytes, element_of, tensor
+from rlx.dialects.common import (
+    DimTable,
+    PackedType,
+    dims_of,
+    element_bytes,
+    element_of,
+    format_of,
+    tensor,
+)
 
 
 class Size(NamedTuple):
@@ -78,6 +86,12 @@ class Node:
         return product(self.dims)
 
 
+def is_packed_vector(type_: Attribute) -> bool:
+    """Whether a weight is a packed vector of f32, whose elements lie one after the other."""
+    packed = isinstance(element_of(type_), PackedType)
+    return packed and format_of(type_) == "f32" and len(dims_of(type_)) == 1
+
+
 class Graph:
     """The nodes of a kernel's values, by value."""
 
@@ -99,7 +113,8 @@ class Graph:
     def node(self, value: SSAValue) -> Node:
         """Return the node of an argument or of an operation's result."""
         if value not in self._nodes:
-            node = Node("input", self.sizes(value.type), element_of(value.type))
+            element = f32 if is_packed_vector(value.type) else element_of(value.type)
+            node = Node("input", self.sizes(value.type), element)
             self._nodes[value] = node
         return self._nodes[value]
 
@@ -113,6 +128,9 @@ class Graph:
         elif isinstance(op, mir.LayerNormOp):
             x, weight, bias = args
             self._nodes[result] = _layer_norm(x, weight, bias, op.eps.value.data)
+        elif isinstance(op, mir.RmsNormOp):
+            x, weight = args
+            self._nodes[result] = _rms_norm(x, weight, op.eps.value.data)
         else:
             name = op.name.removeprefix("mir.")
             self._nodes[result] = _node(op, name, self.sizes(type_), args)
@@ -179,6 +197,12 @@ def _layer_norm(x: Node, weight: Node, bias: Node, eps: float) -> Node:
     scale = unary("rsqrt", binary("add", variance, _scalar(eps, variance)))
     normal = binary("mul", centred, _along(scale, x))
     return binary("add", binary("mul", normal, _along(weight, x)), _along(bias, x))
+
+
+def _rms_norm(x: Node, weight: Node, eps: float) -> Node:
+    mean = _over_last("mean", binary("mul", x, x))
+    scale = unary("rsqrt", binary("add", mean, _scalar(eps, mean)))
+    return binary("mul", binary("mul", x, _along(scale, x)), _along(weight, x))
 
 
 # What a node is made of

@@ -26,6 +26,7 @@ from rlx.lowering.tensor_nodes import (
     Node,
     Size,
     is_heavy,
+    is_packed_vector,
     lane_dims,
     lane_reductions,
     product,
@@ -39,6 +40,7 @@ from rlx.lowering.values import Value, i64
 
 COMPUTED = (
     *mir.MAPS, *mir.MOVES, mir.ConstantOp, mir.IotaOp, mir.ReduceOp, mir.SoftmaxOp, mir.LayerNormOp,
+    mir.RmsNormOp,
 )  # fmt: skip
 """The operations that `refusal` may accept."""
 BLOCK = 256
@@ -247,7 +249,7 @@ def refusal(ops: Sequence[Operation], yielded: Sequence[SSAValue]) -> str | None
         if not isinstance(op, COMPUTED):
             return f"{op.name} is not an operation of a tensor kernel"
     for v in (*yielded, *(v for op in ops for v in (*op.operands, *op.results))):
-        if element_of(v.type) not in infer.ELEMENTS:
+        if element_of(v.type) not in infer.ELEMENTS and not is_packed_vector(v.type):
             return f"{spell(v.type)} has elements that are read in blocks"
     if len(ops) <= 1:
         return None

@@ -11,6 +11,7 @@ from rlx.dialects.common import PhaseKind
 from rlx.passes.buffers import Buffer, Space
 from rlx.passes.diagnostics import IrError
 from rlx.passes.schedule import Schedule, phase_of
+from rlx.passes.steps import Member
 
 
 def _argument_names(function: FuncOp, attrs: ArrayAttr[DictionaryAttr] | None, n: int) -> list[str]:
@@ -69,6 +70,8 @@ def bind_io(schedule: Schedule, main: FuncOp) -> tuple[list[Buffer], list[Buffer
     outputs: list[Buffer] = []
     for i, (value, name) in enumerate(zip(returned.arguments, names, strict=True)):
         buffer = schedule.env.get(value)
+        if isinstance(buffer, Member) and buffer.plain:
+            buffer = schedule.copy(buffer, schedule.items)
         if not isinstance(buffer, Buffer):
             raise IrError(returned, f"plan-lir: output '{name}' is a weight or a state")
         if buffer.space is not Space.SLOT or buffer.whole_run or buffer.root is not None:

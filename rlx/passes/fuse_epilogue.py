@@ -7,7 +7,8 @@ may follow `mir.matmul` is said here. The rules, with their reasons:
 - A value that others use too is yielded beside the operation's result. Nothing is computed twice,
   and the operation still saves its launch and one reading of the value.
 - The rows may come from outside as well (a residual), but tables and states must: an epilogue has
-  a panel of the kernel's results at hand, never the whole of one.
+  a panel of the kernel's results at hand, never the whole of one. A bias `[n]` and numbers are
+  read as they are: the kernel gets copies of their broadcasts.
 - Of two kernels that feed an operation the later one takes it, the other's result being ready by
   then. Matmuls whose results meet in one operation have their widths in common, so the kernel can
   compute them together.
@@ -40,7 +41,7 @@ from rlx.passes.fuse_common import (
     matmuls,
     parts,
 )
-from rlx.passes.fusion_cost import source
+from rlx.passes.fusion_cost import is_splat, source
 
 _PANEL = 16
 
@@ -83,6 +84,27 @@ def can_fuse_epilogue(op: Operation, kernel: Operation) -> str | None:
     return _panel_misfit(op) or cannot_group([kernel, op])
 
 
+def _spread(op: Operation) -> list[Operation]:
+    """Return the broadcasts and the numbers that an operation reads, each before its user."""
+    found: list[Operation] = []
+    for value in op.operands:
+        owner = value.owner
+        if isinstance(owner, mir.BroadcastOp | mir.ConstantOp) and owner not in found:
+            number = owner.operands[0].owner if owner.operands else None
+            found += [number] if isinstance(number, mir.ConstantOp) else []
+            found.append(owner)
+    return [o for o in found if launch_of(o) is o]
+
+
+def _is_bias(op: Operation) -> bool:
+    """Whether an operation gives a number, or spreads one or the vector `[n]` over all rows."""
+    if isinstance(op, mir.BroadcastOp):
+        dims = dims_of(op.input.type)
+        along = dims_of(op.result.type)[-1:] == dims[-1:] and all(d == 1 for d in dims[:-1])
+        return along or is_splat(op.input.owner)
+    return is_splat(op)
+
+
 @dataclass
 class MoveIntoMatmulKernel(RewritePattern):
     fusion: Fusion
@@ -101,19 +123,8 @@ class MoveIntoMatmulKernel(RewritePattern):
             return
         reasons = {kernel: can_fuse_epilogue(op, kernel) for kernel in reversed(kernels)}
         chosen = next((k for k, reason in reasons.items() if reason is None), kernels[-1])
-        self.fusion.attempt(op, [Join([chosen, op])], reasons[chosen], rewriter)
-
-
-def _spread(op: Operation) -> list[Operation]:
-    """Return the broadcasts and the numbers that an operation reads, each before its user."""
-    found: list[Operation] = []
-    for value in op.operands:
-        owner = value.owner
-        if isinstance(owner, mir.BroadcastOp | mir.ConstantOp) and owner not in found:
-            number = owner.operands[0].owner if owner.operands else None
-            found += [number] if isinstance(number, mir.ConstantOp) else []
-            found.append(owner)
-    return [o for o in found if launch_of(o) is o]
+        join = Join([chosen, op], [o for o in _spread(op) if _is_bias(o)])
+        self.fusion.attempt(op, [join], reasons[chosen], rewriter)
 
 
 @dataclass

@@ -16,7 +16,8 @@ from rlx.contract.quant import GGML_TYPES_BY_NAME
 from rlx.contract.symbols import PAST_SEQ, SYMBOL_NAMES
 from rlx.dialects import mir
 from rlx.dialects.common import DimTable, dims_of, element_of, format_of
-from rlx.dialects.primitives import numbers
+from rlx.passes.hoist_params import has_one_size
+from rlx.passes.schedule import byte_offset
 
 
 @dataclass(frozen=True)
@@ -58,17 +59,17 @@ def source(value: SSAValue) -> SSAValue:
 
 def is_view(op: Operation) -> bool:
     """Whether an operation gives bytes of its input as they lie: a reshape, some leading rows."""
-    if isinstance(op, mir.ReshapeOp):
-        return True
-    if not isinstance(op, mir.SliceOp) or not dims_of(op.input.type):
-        return False
-    same = dims_of(op.input.type)[1:] == dims_of(op.result.type)[1:]
-    return same and numbers(op.steps)[0] == 1
+    return isinstance(op, mir.ReshapeOp | mir.SliceOp) and byte_offset(op) is not None
 
 
 def is_leaf(op: Operation) -> bool:
-    """Whether an operation has no operands that change: it runs once, not at every step."""
+    """Whether an operation has no operands that change."""
     return mir.kind_of(op) in LEAF_KINDS
+
+
+def _runs_for_nothing(op: Operation) -> bool:
+    # A leaf runs once; one whose size each step gives, at every step.
+    return is_view(op) or (is_leaf(op) and has_one_size(op))
 
 
 def is_splat(op: Operation | Block) -> bool:
@@ -123,7 +124,7 @@ def traffic(launch: Launch, sizes: Mapping[str, int]) -> int:
 
 def profile(launches: Iterable[Launch], sizes: Mapping[str, int]) -> GraphIoProfile:
     """Return the contract's profile of launches; views and leaves run for nothing."""
-    counted = [x for x in launches if not all(is_view(op) or is_leaf(op) for op in x.ops)]
+    counted = [x for x in launches if not all(map(_runs_for_nothing, x.ops))]
     return GraphIoProfile(
         kernel_launches=len(counted),
         device_traffic_bytes=sum(traffic(launch, sizes) for launch in counted),

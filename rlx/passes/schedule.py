@@ -112,7 +112,7 @@ class Schedule:
             raise IrError(op, "plan-lir: expected a weight to pack")
         symbol = source.symbol if op.panels else plain(source.symbol)
         self._use(symbol, layers if source.layered else None)
-        self.env[op.result] = Member(symbol, op.result.type, source.layered)
+        self.env[op.result] = Member(symbol, op.result.type, source.layered, plain=not op.panels)
 
     def _view(self, op: mir.ReshapeOp | mir.SliceOp) -> bool:
         """Let a result be bytes of its operand, if it may; return whether it is."""
@@ -146,8 +146,14 @@ class Schedule:
             )
         return operand
 
+    def handed_on(self, value: SSAValue, op: Operation, items: list[Item]) -> Buffer:
+        """Return the buffer of a value that an operation hands on; of a weight, that of a copy."""
+        operand = self.env.get(value)
+        if isinstance(operand, Member) and operand.plain:
+            return self.copy(operand, items)
+        return self._buffer_of(value, op)
+
     def _buffer_of(self, value: SSAValue, op: Operation) -> Buffer:
-        """Return the buffer of a value that an operation hands on."""
         operand = self.env.get(value)
         if not isinstance(operand, Buffer):
             raise IrError(
@@ -176,7 +182,9 @@ class Schedule:
             old = self.env[operand]
             if out != index or not isinstance(old, Buffer) or not self._dies(operand, op):
                 continue
-            taken = (self.env[v] for v in launch.outs[:index])
+            # Neither a result before this one has the bytes, nor does the launch see them twice.
+            others = [*launch.outs[:index], *(v for v in launch.ins if v is not operand)]
+            taken = (self.env[v] for v in others)
             if not any(isinstance(t, Buffer) and t.base is old.base for t in taken):
                 self.bind(value, old)
                 return old
@@ -198,7 +206,7 @@ class Schedule:
         items.append(step)
         self.time += 1
 
-    def copy(self, value: Buffer, items: list[Item], target: Buffer | None = None) -> Buffer:
+    def copy(self, value: Operand, items: list[Item], target: Buffer | None = None) -> Buffer:
         new = target or self.buffer(value.type)
         kernel = self.kernels.copy(value.type)
         self._add(Step(kernel, self.phase, [value], [new]), items)
@@ -210,7 +218,9 @@ class Schedule:
         self, op: Operation, outer: SSAValue, items: list[Item], others: Sequence[Operand | None]
     ) -> Buffer:
         """Return the buffer that a loop carries from `outer` on: its own, or a copy."""
-        buffer = self._buffer_of(outer, op)
+        buffer = self.handed_on(outer, op, items)
+        if isinstance(self.env[outer], Member):
+            return buffer
         shared = any(isinstance(o, Buffer) and o.base is buffer.base for o in others)
         inside = any(
             use.operation is not op and op.is_ancestor(use.operation) for use in outer.uses
@@ -270,7 +280,7 @@ class Schedule:
         """Bring what a branch yields to where the results are: made there, or copied."""
         moved: dict[Buffer, Buffer] = {}
         for value, target in zip(op.arguments, results, strict=True):
-            source = self._buffer_of(value, op)
+            source = self.handed_on(value, op, items)
             source = moved.get(source, source)
             if source not in results and self._made_since(source, start, target):
                 replace(items, source, target)
@@ -326,7 +336,7 @@ class Schedule:
 
     def _carry(self, op: Operation, carried: list[Buffer], items: list[Item]) -> None:
         """Bring what a turn ends with into the buffers where the next turn looks for it."""
-        values = [self._buffer_of(value, op) for value in op.operands]
+        values = [self.handed_on(value, op, items) for value in op.operands]
         moves = [(v, b) for v, b in zip(values, carried, strict=True) if v is not b]
         if any(v.base in carried for v, _ in moves):
             moves = [(self.copy(v, items), b) for v, b in moves]

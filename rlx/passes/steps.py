@@ -20,6 +20,8 @@ class Member:
     type: Attribute
     layered: bool
     packed: bool = True
+    plain: bool = False
+    """Whether it is a weight whose elements lie as in any tensor."""
 
 
 Operand: TypeAlias = Buffer | Member

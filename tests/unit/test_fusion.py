@@ -489,7 +489,7 @@ builtin.module attributes {{rlx.dims = {DimTableAttr.of(table.dims.values())}}} 
 
 
 COSTS = """
-builtin.module {
+builtin.module attributes {rlx.dims = #hir.dim_table<seq = 1 to 8>} {
   func.func @f(%x: tensor<8x16xf32>, %i: tensor<2xi32>) -> () {
     %c = mir.constant dense<1.0> : tensor<8x16xf32>
     %t = mir.constant dense<[1.0, 2.0]> : tensor<2xf32>
@@ -501,6 +501,7 @@ builtin.module {
     %n = mir.unary neg %r : tensor<128xf32>
     %b = mir.cast %x : tensor<8x16xf32> -> tensor<8x16xbf16>
     %l = mir.compare lt %x, %y : tensor<8x16xf32> -> tensor<8x16xi1>
+    %o = mir.iota axis 0 : tensor<?xi64, #hir.dims<seq>>
     func.return
   }
 }"""
@@ -508,9 +509,11 @@ builtin.module {
 
 def test_what_runs_for_nothing_and_what_is_read_in_part():
     ops = list(functions(parse(COSTS))["f"].body.block.ops)[:-1]
-    constant, table, reshape, rows, columns, gather, add, neg, cast, compare = ops
+    constant, table, reshape, rows, columns, gather, add, neg, cast, compare, iota = ops
     for op in (constant, table, reshape, rows):
         assert profile([Launch([op], op.results)], {}) == GraphIoProfile(0, 0, 0, 0)
+    # One that each step makes anew costs a launch.
+    assert profile([Launch([iota], iota.results)], {"seq": 8}) == GraphIoProfile(1, 0, 0, 64)
     whole = 8 * 16 * 4
     assert traffic(Launch([columns], columns.results), {}) == 2 * 8 * 3 * 4
     assert traffic(Launch([gather], gather.results), {}) == 2 * 2 * 16 * 4 + 2 * 4

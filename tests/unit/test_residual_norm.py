@@ -12,6 +12,7 @@ from rlx.dialects import mir
 from rlx.passes.pipelines import run_to
 
 NORMS = {
+    "rms": "hir.rms_norm %s, %g eps 1.0e-05 : {x}, tensor<{d}xf32>",
     "layer": "mir.layer_norm %s, %g, %g eps 1.0e-05 : {x}, tensor<{d}xf32>",
 }
 

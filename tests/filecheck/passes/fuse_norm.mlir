@@ -122,4 +122,38 @@ builtin.module attributes {rlx.dims = #hir.dim_table<seq = 1 to 512>} {
   // CHECK-NEXT:     mir.yield %s : tensor<1x32xf32>
   // CHECK-NEXT:   }
   // CHECK-NEXT:   func.return %y : tensor<1x32xf32>
+
+  // In a branch and in a loop; not into one: the norm of %x is computed once, the product may not be.
+  func.func private @control(%x: tensor<1x32xf32>, %g: tensor<32xf32>, %w: tensor<32x32x!hir.packed<f32>>, %if: tensor<i1>) -> tensor<1x32xf32> {
+    %n = mir.rms_norm %x, %g eps 1.0e-05 : tensor<1x32xf32>, tensor<32xf32>
+    %r = mir.if %if -> (tensor<1x32xf32>) {
+      %a = mir.matmul %n, %w : tensor<1x32xf32>, tensor<32x32x!hir.packed<f32>> -> tensor<1x32xf32>
+      %m = mir.rms_norm %a, %g eps 1.0e-05 : tensor<1x32xf32>, tensor<32xf32>
+      %b = mir.matmul %m, %w : tensor<1x32xf32>, tensor<32x32x!hir.packed<f32>> -> tensor<1x32xf32>
+      mir.yield %b : tensor<1x32xf32>
+    } else {
+      mir.yield %x : tensor<1x32xf32>
+    } : tensor<i1>
+    %l = mir.while (%r) {
+    ^bb0(%v: tensor<1x32xf32>):
+      mir.yield %if : tensor<i1>
+    } do {
+    ^bb0(%v: tensor<1x32xf32>):
+      %k = mir.rms_norm %v, %g eps 1.0e-05 : tensor<1x32xf32>, tensor<32xf32>
+      %c = mir.matmul %k, %w : tensor<1x32xf32>, tensor<32x32x!hir.packed<f32>> -> tensor<1x32xf32>
+      mir.yield %c : tensor<1x32xf32>
+    } : (tensor<1x32xf32>) -> (tensor<1x32xf32>)
+    func.return %l : tensor<1x32xf32>
+  }
+  // CHECK-LABEL: func.func private @control(
+  // CHECK-NEXT:   %n = mir.rms_norm %x, %g
+  // CHECK-NEXT:   %r = mir.if %if -> (tensor<1x32xf32>) {
+  // CHECK-NEXT:     %a = mir.matmul %n, %w
+  // CHECK-NEXT:     %b = mir.kernel -> (tensor<1x32xf32>) {
+  // CHECK-NEXT:       %m = mir.rms_norm %a, %g
+  // CHECK-NEXT:       %b_1 = mir.matmul %m, %w
+  // CHECK:        } do {
+  // CHECK-NEXT:   ^bb0(%v_1: tensor<1x32xf32>):
+  // CHECK-NEXT:     %c = mir.kernel -> (tensor<1x32xf32>) {
+  // CHECK-NEXT:       %k = mir.rms_norm %v_1, %g
 }

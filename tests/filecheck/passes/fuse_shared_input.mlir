@@ -104,4 +104,38 @@ builtin.module attributes {rlx.dims = #hir.dim_table<seq = 1 to 512, past = 0 to
   // CHECK-NEXT:   %c = mir.matmul %b, %w : tensor<4x32xf32>, tensor<32x32x!hir.packed<f32>> -> tensor<4x32xf32>
   // CHECK-NEXT:   %d = mir.matmul %b, %w : tensor<4x32xf32>, tensor<32x32x!hir.packed<f32>> -> tensor<4x32xf32> {phase = #mir<phase epilogue>}
   // CHECK-NEXT:   func.return %c, %d : tensor<4x32xf32>, tensor<4x32xf32>
+
+  // In a branch and in a loop: those of one block. %a is computed whether or not the branch is taken.
+  func.func private @control(%x: tensor<4x32xf32>, %w: tensor<32x32x!hir.packed<f32>>, %if: tensor<i1>) -> (tensor<4x32xf32>, tensor<4x32xf32>) {
+    %a = mir.matmul %x, %w : tensor<4x32xf32>, tensor<32x32x!hir.packed<f32>> -> tensor<4x32xf32>
+    %r = mir.if %if -> (tensor<4x32xf32>) {
+      %b = mir.matmul %x, %w : tensor<4x32xf32>, tensor<32x32x!hir.packed<f32>> -> tensor<4x32xf32>
+      %c = mir.matmul %x, %w : tensor<4x32xf32>, tensor<32x32x!hir.packed<f32>> -> tensor<4x32xf32>
+      %s = mir.binary mul %b, %c : tensor<4x32xf32>
+      mir.yield %s : tensor<4x32xf32>
+    } else {
+      mir.yield %a : tensor<4x32xf32>
+    } : tensor<i1>
+    %l = mir.while (%r) {
+    ^bb0(%v: tensor<4x32xf32>):
+      mir.yield %if : tensor<i1>
+    } do {
+    ^bb0(%v: tensor<4x32xf32>):
+      %d = mir.matmul %v, %w : tensor<4x32xf32>, tensor<32x32x!hir.packed<f32>> -> tensor<4x32xf32>
+      %e = mir.matmul %v, %w : tensor<4x32xf32>, tensor<32x32x!hir.packed<f32>> -> tensor<4x32xf32>
+      %s = mir.binary mul %d, %e : tensor<4x32xf32>
+      mir.yield %s : tensor<4x32xf32>
+    } : (tensor<4x32xf32>) -> (tensor<4x32xf32>)
+    func.return %a, %l : tensor<4x32xf32>, tensor<4x32xf32>
+  }
+  // CHECK-LABEL: func.func private @control(
+  // CHECK-NEXT:   %a = mir.matmul %x, %w
+  // CHECK-NEXT:   %r = mir.if %if -> (tensor<4x32xf32>) {
+  // CHECK-NEXT:     %b, %c = mir.kernel -> (tensor<4x32xf32>, tensor<4x32xf32>) {
+  // CHECK-NEXT:       %b_1 = mir.matmul %x, %w
+  // CHECK-NEXT:       %c_1 = mir.matmul %x, %w
+  // CHECK:          %s = mir.binary mul %b, %c : tensor<4x32xf32>
+  // CHECK:        } do {
+  // CHECK-NEXT:   ^bb0(%v_1: tensor<4x32xf32>):
+  // CHECK-NEXT:     %d, %e = mir.kernel -> (tensor<4x32xf32>, tensor<4x32xf32>) {
 }

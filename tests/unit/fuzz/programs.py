@@ -14,7 +14,7 @@ from fuzz import flow
 from fuzz.makers import MAKERS
 from fuzz.named import CAPACITY, NAMED, TABLE, VOCABULARY
 from fuzz.values import EXACT, MAX_SEQ, SINGLE, Body, Layer, Type, Value
-from fuzz.weights import BLOCKED, FORMATS, PLAIN, Weights
+from fuzz.weights import FORMATS, PLAIN, Weights
 
 Inputs = dict[str, np.ndarray]
 Step = tuple[dict[str, int], Inputs]
@@ -288,7 +288,3 @@ def random_case(seed: int) -> Case:
 def random_program(seed: int) -> Case:
     """Return a program of everything that HIR holds."""
     return Generator(seed).case()
-
-
-__all__ = ["BLOCKED", "DTYPES", "FORMATS", "Case", "Generator", "Inputs", "Step", "Weights", "flow",
-           "random_case", "random_program"]  # fmt: skip
