@@ -47,12 +47,11 @@ def _spell_all(types: Sequence[Attribute]) -> str:
 
 def _check_yields(op: IRDLOperation, what: str, block: Block, wanted: Sequence[Attribute]) -> None:
     if not isinstance(block.last_op, YieldOp):
-        raise VerifyException(f"{op.name}: expected a {what} that ends in mir.yield")
+        raise VerifyException(f"{op.name}: expected the {what} to end in mir.yield")
     given = [v.type for v in block.last_op.arguments]
     if given != list(wanted):
         raise VerifyException(
-            f"{op.name}: expected a {what} that yields {_spell_all(wanted)}, "
-            f"got {_spell_all(given)}"
+            f"{op.name}: expected the {what} to yield {_spell_all(wanted)}, got {_spell_all(given)}"
         )
 
 
@@ -62,7 +61,7 @@ def _check_arguments(
     given = [a.type for a in block.args]
     if given != list(wanted):
         raise VerifyException(
-            f"{op.name}: expected a {what} with the arguments {_spell_all(wanted)}, "
+            f"{op.name}: expected the {what} to have the arguments {_spell_all(wanted)}, "
             f"got {_spell_all(given)}"
         )
 
@@ -93,7 +92,7 @@ class IfOp(IRDLOperation):
 
     def verify_(self) -> None:
         infer.check_scalar(self.name, self.condition.type)
-        for what, region in (("then", self.then), ("else", self.otherwise)):
+        for what, region in (("then region", self.then), ("else region", self.otherwise)):
             _check_arguments(self, what, region.block, [])
             _check_yields(self, what, region.block, self.res.types)
 
@@ -135,11 +134,11 @@ class WhileOp(IRDLOperation):
         for what, region in (("condition", self.condition), ("body", self.body)):
             _check_arguments(self, what, region.block, types)
         if not isinstance(self.condition.block.last_op, YieldOp):
-            raise VerifyException(f"{self.name}: expected a condition that ends in mir.yield")
+            raise VerifyException(f"{self.name}: expected the condition to end in mir.yield")
         given = [v.type for v in self.condition.block.last_op.arguments]
         if len(given) != 1:
             raise VerifyException(
-                f"{self.name}: expected a condition that yields one tensor<i1>, "
+                f"{self.name}: expected the condition to yield one tensor<i1>, "
                 f"got {_spell_all(given)}"
             )
         infer.check_scalar(self.name, given[0])

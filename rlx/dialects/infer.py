@@ -32,10 +32,8 @@ def check_axes(what: str, type_: Attribute, axes: Sequence[int]) -> None:
     """Raise VerifyException unless the axes are different ones of a tensor."""
     rank = len(dims_of(type_))
     if len(set(axes)) != len(axes) or not all(0 <= a < rank for a in axes):
-        raise VerifyException(
-            f"{what}: expected different axes from 0 to {rank - 1} of {spell(type_)}, "
-            f"got {list(axes)}"
-        )
+        allowed = f"different axes from 0 to {rank - 1}" if rank else "no axes"
+        raise VerifyException(f"{what}: expected {allowed} of {spell(type_)}, got {list(axes)}")
 
 
 def with_element(type_: Attribute, element: Attribute) -> TensorType[Attribute]:
@@ -202,10 +200,10 @@ def check_mask(what: str, mask: Attribute, query: Attribute, keys: Attribute) ->
 
 def check_norm(what: str, type_: Attribute, *parameters: Attribute) -> None:
     """A norm is over the last dimension; its parameters have one element for each of it."""
-    check_element(what, type_, FLOATS)
+    check_softmax(what, type_)
     wanted = tensor(dims_of(type_)[-1:], element_of(type_))
     for given in parameters:
-        if given != wanted or not dims_of(type_):
+        if given != wanted:
             raise VerifyException(
                 f"{what}: expected {spell(wanted)} for {spell(type_)}, got {spell(given)}"
             )

@@ -13,6 +13,8 @@ from rlx.dialects import lir, mir
 
 KINDED = (mir.UnaryOp, mir.BinaryOp, mir.CompareOp, mir.ReduceOp)
 """Operations that are called by their kind."""
+BY_PANELS = (mir.MatmulOp, mir.RopeOp, mir.AppendOp)
+"""Operations whose kernels compute panel after panel, each from its own elements."""
 KEPT_APART = (mir.LoadWeightOp, mir.LoadStateOp)
 """Operations that only name something: they are not launched."""
 
@@ -134,22 +136,22 @@ def in_place(block: Block) -> set[tuple[int, int]]:
     Return which results may take the bytes of which arguments.
 
     An argument qualifies if only maps read it, and each of them leads to the result: one that leads
-    to another result may run after this one is written. What leads through more than maps to a
-    result of primitives may be read in any place, at any time.
+    to another result may run after this one is written. Where more than maps comes after them, only
+    a kernel that goes by rows and panels is known to read each element once.
     """
     last = block.last_op
     assert isinstance(last, mir.YieldOp)
     if any(isinstance(op, mir.DotOp) for op in block.ops):
         # The sums of a product are collected where its result will be.
         return set()
-    primitives = all(isinstance(op, (*mir.PRIMITIVES, mir.YieldOp)) for op in block.ops)
+    by_panels = any(isinstance(op, BY_PANELS) for op in block.ops)
     pairs: set[tuple[int, int]] = set()
     for i, argument in enumerate(block.args):
         users = {use.operation for use in argument.uses}
         if not users or not all(isinstance(u, mir.MAPS) for u in users):
             continue
         reached = [_reached_by_maps(user.results[0]) for user in users]
-        if primitives and any(
+        if not by_panels and any(
             not isinstance(use.operation, (*mir.MAPS, mir.YieldOp))
             for values in reached
             for value in values

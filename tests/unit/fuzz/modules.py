@@ -27,7 +27,7 @@ NEED_MIR = ("fuse-", "hoist-params", "derive-phases", "set-precision", "unfuse")
 """How the names of passes begin that take MIR only; the others take both levels."""
 ROUND = ("constant-fold", "unfuse")
 """Passes whose constants have the digits of their types, where the reference has more."""
-ALLOWED_REFUSALS: tuple[str, ...] = ("is a weight or a state", "hands on a weight or a state")
+ALLOWED_REFUSALS: tuple[str, ...] = ()
 """Regular expressions of refusals by the compiler that are known and left."""
 
 

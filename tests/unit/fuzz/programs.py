@@ -21,7 +21,7 @@ Step = tuple[dict[str, int], Inputs]
 """The sizes of the free dimensions, and the inputs by name."""
 
 DTYPES: dict[str, np.dtype] = {
-    **{e: np.dtype(d) for e, d in {"f32": "f4", "f64": "f8", "f16": "f2", "bf16": "u2"}.items()},
+    **{e: np.dtype(d) for e, d in {"f32": "f4", "f64": "f8", "f16": "f2"}.items()},
     **{f"i{8 * n}": np.dtype(f"i{n}") for n in (1, 2, 4, 8)},
     "i1": np.dtype(bool),
 }
@@ -217,10 +217,15 @@ class Generator:
     def _outputs(self, body: Body) -> list[Value]:
         """Return what @main returns: the last value, most of those left unused, and others."""
         used = Counter(re.findall(r"%\w+", "\n".join(body.lines)))
-        given = len(self.inputs)
-        leaves = [v for v in body.values[given:-1] if used[v.name] < 2 and self.rng.random() < 0.7]
+        leaves = [
+            v
+            for v in body.values[len(self.inputs) : -1]
+            if used[v.name] < 2 and self.rng.random() < 0.7
+        ]
         others = [body.pick() for _ in range(self.choose((0, 1, 2)))]
-        return [body.values[-1], *leaves[:MAX_LEAVES], *(v for v in others if v is not None)]
+        given = [body.values[-1], *leaves[:MAX_LEAVES], *(v for v in others if v is not None)]
+        # A caller's arrays can't hold bf16.
+        return [body.cast(v, "f32", v.noise) if v.element == "bf16" else v for v in given]
 
     def _call(self, body: Body, layer: Layer) -> None:
         first = int(self.rng.integers(0, 3))

@@ -25,7 +25,7 @@ func.func @f(%c: tensor<i1>, %x: tensor<4xf32>, %i: tensor<i32>) {
 
 // -----
 
-// CHECK: :[[# @LINE + 2]]:3: error: mir.if: expected a else that yields ([4] f32), got ()
+// CHECK: :[[# @LINE + 2]]:3: error: mir.if: expected the else region to yield ([4] f32), got ()
 func.func @f(%c: tensor<i1>, %x: tensor<4xf32>, %i: tensor<i32>) {
   %y = mir.if %c -> (tensor<4xf32>) {
     mir.yield %x : tensor<4xf32>
@@ -37,7 +37,7 @@ func.func @f(%c: tensor<i1>, %x: tensor<4xf32>, %i: tensor<i32>) {
 
 // -----
 
-// CHECK: :[[# @LINE + 2]]:3: error: mir.if: expected a then that yields ([4] f32), got ([] i32)
+// CHECK: :[[# @LINE + 2]]:3: error: mir.if: expected the then region to yield ([4] f32), got ([] i32)
 func.func @f(%c: tensor<i1>, %x: tensor<4xf32>, %i: tensor<i32>) {
   %y = mir.if %c -> (tensor<4xf32>) {
     mir.yield %i : tensor<i32>
@@ -59,7 +59,7 @@ func.func @f(%c: tensor<i1>, %x: tensor<4xf32>, %i: tensor<i32>) {
 
 // -----
 
-// CHECK: :[[# @LINE + 2]]:3: error: mir.if: expected a then with the arguments (), got ([4] f32)
+// CHECK: :[[# @LINE + 2]]:3: error: mir.if: expected the then region to have the arguments (), got ([4] f32)
 func.func @f(%c: tensor<i1>, %x: tensor<4xf32>, %i: tensor<i32>) {
   %y = mir.if %c -> (tensor<4xf32>) {
   ^bb0(%a: tensor<4xf32>):
@@ -123,7 +123,7 @@ func.func @f(%c: tensor<i1>, %x: tensor<4xf32>, %i: tensor<i32>) {
 
 // -----
 
-// CHECK: :[[# @LINE + 2]]:3: error: mir.while: expected a condition that yields one tensor<i1>, got ()
+// CHECK: :[[# @LINE + 2]]:3: error: mir.while: expected the condition to yield one tensor<i1>, got ()
 func.func @f(%c: tensor<i1>, %x: tensor<4xf32>, %i: tensor<i32>) {
   %y = mir.while (%x) {
   ^bb0(%a: tensor<4xf32>):
@@ -137,7 +137,7 @@ func.func @f(%c: tensor<i1>, %x: tensor<4xf32>, %i: tensor<i32>) {
 
 // -----
 
-// CHECK: :[[# @LINE + 2]]:3: error: mir.while: expected a condition that yields one tensor<i1>, got ([] i1, [] i1)
+// CHECK: :[[# @LINE + 2]]:3: error: mir.while: expected the condition to yield one tensor<i1>, got ([] i1, [] i1)
 func.func @f(%c: tensor<i1>, %x: tensor<4xf32>, %i: tensor<i32>) {
   %y = mir.while (%x) {
   ^bb0(%a: tensor<4xf32>):
@@ -179,7 +179,7 @@ func.func @f(%c: tensor<i1>, %x: tensor<4xf32>, %i: tensor<i32>) {
 
 // -----
 
-// CHECK: :[[# @LINE + 2]]:3: error: mir.while: expected a body that yields ([4] f32), got ()
+// CHECK: :[[# @LINE + 2]]:3: error: mir.while: expected the body to yield ([4] f32), got ()
 func.func @f(%c: tensor<i1>, %x: tensor<4xf32>, %i: tensor<i32>) {
   %y = mir.while (%x) {
   ^bb0(%a: tensor<4xf32>):
@@ -193,7 +193,7 @@ func.func @f(%c: tensor<i1>, %x: tensor<4xf32>, %i: tensor<i32>) {
 
 // -----
 
-// CHECK: :[[# @LINE + 2]]:3: error: mir.while: expected a body that yields ([4] f32), got ([] i32)
+// CHECK: :[[# @LINE + 2]]:3: error: mir.while: expected the body to yield ([4] f32), got ([] i32)
 func.func @f(%c: tensor<i1>, %x: tensor<4xf32>, %i: tensor<i32>) {
   %y = mir.while (%x) {
   ^bb0(%a: tensor<4xf32>):
@@ -207,7 +207,7 @@ func.func @f(%c: tensor<i1>, %x: tensor<4xf32>, %i: tensor<i32>) {
 
 // -----
 
-// CHECK: :[[# @LINE + 2]]:3: error: mir.while: expected a condition with the arguments ([4] f32), got ([] i32)
+// CHECK: :[[# @LINE + 2]]:3: error: mir.while: expected the condition to have the arguments ([4] f32), got ([] i32)
 func.func @f(%c: tensor<i1>, %x: tensor<4xf32>, %i: tensor<i32>) {
   %y = mir.while (%x) {
   ^bb0(%a: tensor<i32>):
@@ -221,7 +221,7 @@ func.func @f(%c: tensor<i1>, %x: tensor<4xf32>, %i: tensor<i32>) {
 
 // -----
 
-// CHECK: :[[# @LINE + 2]]:3: error: mir.while: expected a body with the arguments ([4] f32), got ([4] f32, [4] f32)
+// CHECK: :[[# @LINE + 2]]:3: error: mir.while: expected the body to have the arguments ([4] f32), got ([4] f32, [4] f32)
 func.func @f(%c: tensor<i1>, %x: tensor<4xf32>, %i: tensor<i32>) {
   %y = mir.while (%x) {
   ^bb0(%a: tensor<4xf32>):
@@ -235,7 +235,7 @@ func.func @f(%c: tensor<i1>, %x: tensor<4xf32>, %i: tensor<i32>) {
 
 // -----
 
-// CHECK: :[[# @LINE + 2]]:3: error: mir.while: expected a condition with the arguments ([4] f32), got ()
+// CHECK: :[[# @LINE + 2]]:3: error: mir.while: expected the condition to have the arguments ([4] f32), got ()
 func.func @f(%c: tensor<i1>, %x: tensor<4xf32>, %i: tensor<i32>) {
   %y = mir.while (%x) {
     mir.yield %c : tensor<i1>
