@@ -26,6 +26,7 @@ from rlx.passes.steps import (
     Step,
     While,
     buffers_of,
+    last_use,
     replace,
 )
 
@@ -201,6 +202,7 @@ class Schedule:
         return all(v not in self.frozen and dies_at(v, op) for v in sharing)
 
     def _add(self, step: Step, items: list[Item]) -> None:
+        step.time = self.time
         for buffer in buffers_of([step]):
             buffer.use(self.time)
         items.append(step)
@@ -250,12 +252,12 @@ class Schedule:
         loop = Loop(layers, [])
         self.run(block, layers, loop.items)
         assert block.last_op is not None
-        self._carry(block.last_op, carried, loop.items)
+        self._carry(block.last_op, carried, loop.items, start)
         self._leave(loop, start, op, carried)
         return loop
 
     def _branch(self, op: mir.IfOp, layers: range | None) -> Branch:
-        item = Branch(self._condition(op.condition, op), [], [])
+        item = Branch(self._condition(op.condition, op), self.time - 1, [], [])
         results = [self.buffer(r.type) for r in op.res]
         for region, items in ((op.then, item.then), (op.otherwise, item.otherwise)):
             start = self.time
@@ -308,11 +310,12 @@ class Schedule:
         tests: list[Item] = []
         self.run(test, layers, tests)
         last = yielded(test)
-        item = While(self._condition(last.arguments[0], last), tests, [])
+        item = While(self._condition(last.arguments[0], last), self.time - 1, tests, [])
+        inside = self.time
         for arg, buffer in zip(body.args, carried, strict=True):
             self._enter(arg, buffer)
         self.run(body, layers, item.body)
-        self._carry(yielded(body), carried, item.body)
+        self._carry(yielded(body), carried, item.body, inside)
         item.condition.use(self.time - 1)
         self._leave(item, start, op, carried)
         return item
@@ -334,14 +337,41 @@ class Schedule:
         for result, buffer in zip(op.results, carried, strict=True):
             self._enter(result, buffer)
 
-    def _carry(self, op: Operation, carried: list[Buffer], items: list[Item]) -> None:
-        """Bring what a turn ends with into the buffers where the next turn looks for it."""
+    def _carry(self, op: Operation, carried: list[Buffer], items: list[Item], start: int) -> None:
+        """
+        Bring what a turn ends with into the buffers where the next turn looks for it.
+
+        A value is made there if all that the turn reads there comes before; else it is copied.
+        """
         values = [self.handed_on(value, op, items) for value in op.operands]
-        moves = [(v, b) for v, b in zip(values, carried, strict=True) if v is not b]
-        if any(v.base in carried for v, _ in moves):
-            moves = [(self.copy(v, items), b) for v, b in moves]
-        for value, buffer in moves:
-            self.copy(value, items, buffer)
+        sources = {v.base for v in values}
+        moved: dict[Buffer, Buffer] = {}
+        moves: list[tuple[Buffer, Buffer]] = []
+        for value, target in zip(values, carried, strict=True):
+            source = moved.get(value, value)
+            if source is target:
+                continue
+            own = source not in carried and self._made_since(source, start, target)
+            if own and target not in sources and last_use(items, target) < source.first:
+                replace(items, source, target)
+                target.use(source.last)
+                self.buffers.remove(source)
+                moved[source] = target
+            else:
+                moves.append((source, target))
+        self._move([(moved.get(s, s), t) for s, t in moves], items)
+
+    def _move(self, moves: list[tuple[Buffer, Buffer]], items: list[Item]) -> None:
+        """Copy buffers to others as if at once: one that is still to be read is written later."""
+        while moves:
+            sources = {source.base for source, _ in moves}
+            free = next((move for move in moves if move[1] not in sources), None)
+            if free is None:
+                source, target = moves[0]
+                moves[0] = (self.copy(source, items), target)
+                continue
+            moves.remove(free)
+            self.copy(free[0], items, free[1])
 
 
 def plain(symbol: str) -> str:

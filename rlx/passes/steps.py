@@ -36,6 +36,7 @@ class Step:
     ins: list[Operand]
     outs: list[Operand]
     scratch: Buffer | None = None
+    time: int = 0
 
 
 @dataclass
@@ -51,6 +52,8 @@ class Branch:
     """One of two lists of items, by a condition that every thread reads."""
 
     condition: Buffer
+    time: int
+    """When the condition is read."""
     then: list[Item]
     otherwise: list[Item]
 
@@ -60,6 +63,7 @@ class While:
     """`test` makes the condition; while it holds `body` runs, and `test` again."""
 
     condition: Buffer
+    time: int
     test: list[Item]
     body: list[Item]
 
@@ -96,6 +100,27 @@ def buffers_of(items: Sequence[Item]) -> Iterator[Buffer]:
             case While():
                 yield item.condition
                 yield from buffers_of([*item.test, *item.body])
+
+
+def last_use(items: Sequence[Item], buffer: Buffer) -> int:
+    """Return the last time that items use a buffer's bytes; -1 where they don't."""
+    last = -1
+    for item in items:
+        if isinstance(item, Loop):
+            last = max(last, last_use(item.items, buffer))
+            continue
+        own = [item] if isinstance(item, Step) else []
+        used = [*buffers_of(own), *([] if isinstance(item, Step) else [item.condition])]
+        if any(b.base is buffer for b in used):
+            last = max(last, item.time)
+        match item:
+            case Branch():
+                last = max(last, last_use([*item.then, *item.otherwise], buffer))
+            case While():
+                last = max(last, last_use([*item.test, *item.body], buffer))
+            case _:
+                pass
+    return last
 
 
 def replace(items: Sequence[Item], old: Buffer, new: Buffer) -> None:

@@ -149,7 +149,7 @@ builtin.module @twice {
 
 // -----
 
-// Values that change places go by copies; one that is carried and kept is carried as a copy.
+// Values that change places go by one copy more; one that is carried and kept is carried as a copy.
 builtin.module @carried {
   func.func private @swap(%a: tensor<4xf32>, %b: tensor<4xf32>, %c: tensor<4xf32>) -> (tensor<4xf32>, tensor<4xf32>) {
     %d = mir.binary sub %b, %c : tensor<4xf32>
@@ -163,13 +163,12 @@ builtin.module @carried {
   }
 }
 // CHECK-LABEL: builtin.module @carried
-// CHECK: lir.program @carried arena 192 lower_bound 192 alignment 64 state 0 weights 0 fingerprint
+// CHECK: lir.program @carried arena 128 lower_bound 128 alignment 64 state 0 weights 0 fingerprint
 // CHECK-NEXT:     %0 = lir.input "x" index 0 : tensor<4xf32>
 // CHECK-NEXT:     %1 = lir.output "y" index 0 : tensor<4xf32>
 // CHECK-NEXT:     %2 = lir.output "z" index 1 : tensor<4xf32>
 // CHECK-NEXT:     %3 = lir.slot offset 0 size 16 : tensor<4xf32>
 // CHECK-NEXT:     %4 = lir.slot offset 64 size 16 : tensor<4xf32>
-// CHECK-NEXT:     %5 = lir.slot offset 128 size 16 : tensor<4xf32>
 // CHECK-NEXT:     lir.launch @exp steady_state ins(%0 : {{.*}}) outs(%3 :
 // CHECK-NEXT:     lir.launch @neg steady_state ins(%0 : {{.*}}) outs(%2 :
 // CHECK-NEXT:     lir.barrier
@@ -179,14 +178,82 @@ builtin.module @carried {
 // CHECK-NEXT:       lir.launch @sub steady_state ins(%2, %3 : {{.*}}) outs(%2 :
 // CHECK-NEXT:       lir.barrier
 // CHECK-NEXT:       lir.launch @copy steady_state ins(%2 : {{.*}}) outs(%4 :
-// CHECK-NEXT:       lir.launch @copy steady_state ins(%1 : {{.*}}) outs(%5 :
+// CHECK-NEXT:       lir.barrier
+// CHECK-NEXT:       lir.launch @copy steady_state ins(%1 : {{.*}}) outs(%2 :
 // CHECK-NEXT:       lir.barrier
 // CHECK-NEXT:       lir.launch @copy steady_state ins(%4 : {{.*}}) outs(%1 :
-// CHECK-NEXT:       lir.launch @copy steady_state ins(%5 : {{.*}}) outs(%2 :
-// CHECK-NEXT:       lir.barrier
 // CHECK-NEXT:     }
 // CHECK-NEXT:   }
 // CHECK-NEXT: }
+
+// -----
+
+// What a layer ends with is made where the next one looks for it, once nothing reads there any more.
+builtin.module @made_in_place {
+  func.func private @layer(%x: tensor<4x4xf32>) -> tensor<4x4xf32> {
+    %s = mir.softmax %x : tensor<4x4xf32>
+    %y = mir.transpose %s [1, 0] : tensor<4x4xf32> -> tensor<4x4xf32>
+    func.return %y : tensor<4x4xf32>
+  }
+  func.func @main(%x: tensor<4x4xf32> {rlx.name = "x"}) -> (tensor<4x4xf32> {rlx.name = "y"}) {
+    %y = mir.repeat @layer(%x) layers 0 to 3 : (tensor<4x4xf32>) -> tensor<4x4xf32>
+    func.return %y : tensor<4x4xf32>
+  }
+}
+// CHECK-LABEL: builtin.module @made_in_place
+// CHECK:          lir.launch @copy steady_state ins(%0 : {{.*}}) outs(%1 :
+// CHECK-NEXT:     lir.loop 0 to 3 {
+// CHECK-NEXT:     ^bb0(%layer: index):
+// CHECK-NEXT:       lir.barrier
+// CHECK-NEXT:       lir.launch @softmax steady_state ins(%1 : {{.*}}) outs(%2 :
+// CHECK-NEXT:       lir.barrier
+// CHECK-NEXT:       lir.launch @transpose steady_state ins(%2 : {{.*}}) outs(%1 :
+// CHECK-NEXT:     }
+
+// -----
+
+// One condition is read by all threads, after a barrier; branches make results where they are wanted.
+builtin.module @control {
+  func.func @main(%x: tensor<4xf32> {rlx.name = "x"}, %n: tensor<i32> {rlx.name = "n"}) -> (tensor<4xf32> {rlx.name = "y"}) {
+    %zero = mir.constant dense<0> : tensor<i32> {phase = #mir<phase prologue>}
+    %c = mir.compare gt %n, %zero : tensor<i32> -> tensor<i1>
+    %y = mir.if %c -> (tensor<4xf32>) {
+      %a = mir.unary neg %x : tensor<4xf32>
+      mir.yield %a : tensor<4xf32>
+    } else {
+      mir.yield %x : tensor<4xf32>
+    } : tensor<i1>
+    %i, %z = mir.while (%n, %y) {
+    ^bb0(%i: tensor<i32>, %z: tensor<4xf32>):
+      %m = mir.compare gt %i, %zero : tensor<i32> -> tensor<i1>
+      mir.yield %m : tensor<i1>
+    } do {
+    ^bb0(%i: tensor<i32>, %z: tensor<4xf32>):
+      %d = mir.unary neg %i : tensor<i32>
+      %s = mir.unary abs %z : tensor<4xf32>
+      mir.yield %d, %s : tensor<i32>, tensor<4xf32>
+    } : (tensor<i32>, tensor<4xf32>) -> (tensor<i32>, tensor<4xf32>)
+    func.return %z : tensor<4xf32>
+  }
+}
+// CHECK-LABEL: builtin.module @control
+// CHECK:          lir.launch @gt steady_state ins(%1, %[[ZERO:.*]] : {{.*}}) outs(%[[C:.*]] : tensor<i1>)
+// CHECK:          lir.barrier
+// CHECK-NEXT:     lir.if %[[C]] : tensor<i1> {
+// CHECK-NEXT:       lir.launch @neg steady_state ins(%0 : {{.*}}) outs(%2 :
+// CHECK-NEXT:     } else {
+// CHECK-NEXT:       lir.launch @copy steady_state ins(%0 : {{.*}}) outs(%2 :
+// CHECK-NEXT:     }
+// CHECK:          lir.launch @copy_1 steady_state ins(%1 : {{.*}}) outs(%[[I:.*]] : tensor<i32>)
+// CHECK-NEXT:     lir.barrier
+// CHECK-NEXT:     lir.while %[[M:.*]] : tensor<i1> {
+// CHECK-NEXT:       lir.launch @gt steady_state ins(%[[I]], %[[ZERO]] : {{.*}}) outs(%[[M]] : tensor<i1>)
+// CHECK-NEXT:       lir.barrier
+// CHECK-NEXT:     } do {
+// CHECK-NEXT:       lir.launch @neg_1 steady_state ins(%[[I]] : {{.*}}) outs(%[[I]] : tensor<i32>)
+// CHECK-NEXT:       lir.launch @abs steady_state ins(%2 : {{.*}}) outs(%2 :
+// CHECK-NEXT:       lir.barrier
+// CHECK-NEXT:     }
 
 // -----
 
