@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -221,3 +222,17 @@ def test_a_plan_that_passes_its_check_gives_the_same_results(text: str):
             f = rlx.compile(moved)
             assert [[v.tobytes() for v in f(x=x, **given)] for given in inputs] == wanted
     assert refused or text is IF
+
+
+def test_the_example_that_iterates_until_it_settles():
+    text = (Path(rlx.__file__).parent.parent / "examples" / "power.mlir").read_text()
+    rng = np.random.default_rng(5)
+    w = rng.standard_normal((64, 64)).astype(np.float32)
+    x = rng.standard_normal((64, 1)).astype(np.float32)
+    f = rlx.compile(text, {"w": w})
+    turns = []
+    for tolerance in (1.0, 1e-2):
+        value, count = f(x, np.array(tolerance, np.float32))
+        np.testing.assert_allclose(value, np.linalg.norm(w, 2) ** 2, rtol=1e-2)
+        turns.append(int(count))
+    assert 1 < turns[0] < turns[1] < 200
