@@ -123,7 +123,10 @@ class MoveIntoMatmulKernel(RewritePattern):
             return
         reasons = {kernel: can_fuse_epilogue(op, kernel) for kernel in reversed(kernels)}
         chosen = next((k for k, reason in reasons.items() if reason is None), kernels[-1])
-        join = Join([chosen, op], [o for o in _spread(op) if _is_bias(o)])
+        # Rows that are multiplied are read where they are: what makes them is not copied.
+        rows = {m.input for m in matmuls(chosen)}
+        copied = [o for o in _spread(op) if _is_bias(o) and rows.isdisjoint(o.results)]
+        join = Join([chosen, op], copied)
         self.fusion.attempt(op, [join], reasons[chosen], rewriter)
 
 

@@ -62,6 +62,14 @@ class Reference:
         self.states = {op.sym_name.data: op for op in module.ops if isinstance(op, hir.StateOp)}
         self.functions = {op.sym_name.data: op for op in module.ops if isinstance(op, FuncOp)}
 
+    def seen(self, result: SSAValue, value: Array) -> Array:
+        """
+        Return a result as later operations see it.
+
+        A subclass may look at it, or add what rounding would, to learn what a program makes of it.
+        """
+        return value
+
     def run(
         self, inputs: Mapping[str, NDArray[Any]], dims: Mapping[str, int] | None = None
     ) -> dict[str, Array]:
@@ -173,7 +181,8 @@ class Scope:
                 return arguments
             results = evaluate(op, self, *arguments)
             for result, value in zip(op.results, results, strict=True):
-                self.values[result] = self.checked(op.name, result.type, value)
+                value = self.checked(op.name, result.type, value)
+                self.values[result] = self.reference.seen(result, value)
         raise RlxError("reference: expected a block that ends in a terminator")
 
     def checked(self, what: str, type_: Attribute, value: Array) -> Array:

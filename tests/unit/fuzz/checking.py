@@ -6,11 +6,13 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 from kernels import nmse
-from xdsl.dialects.builtin import ModuleOp
+from xdsl.dialects.builtin import ModuleOp, f32
+from xdsl.ir import SSAValue
 
 from fuzz.programs import DTYPES, Case, Inputs, Step
 from fuzz.values import DOUBLE, EXACT, SINGLE
 from fuzz.weights import Weights
+from rlx.dialects.common import element_of
 from rlx.functions import CompiledFunction, build
 from rlx.lowering.target import Target
 from rlx.passes.pipelines import run_to
@@ -20,6 +22,8 @@ from rlx.reference import Reference
 TINY = 1e-15
 LIMITS = {SINGLE: 1e-10, DOUBLE: 1e-20}
 """Normalised mean squared errors of what is rounded as f32, and as f64."""
+MOST = 1e-4
+"""What no program may lose by its nature: a wrong result loses more."""
 
 
 def parsed(text: str) -> ModuleOp:
@@ -32,6 +36,23 @@ def expected(
     """Return what the reference gives for each step, in float64 or in another precision."""
     reference = Reference(module, weights.stored, dtype)
     return [reference.run(inputs, sizes) for sizes, inputs in steps]
+
+
+class Shaken(Reference):
+    """The reference in float64 with the noise of float32 on the result of every operation."""
+
+    noise = np.random.default_rng(1)
+
+    def seen(self, result: SSAValue, value: np.ndarray) -> np.ndarray:
+        if value.dtype.kind != "f" or element_of(result.type) != f32:
+            return value
+        return value * (1 + 2.0**-24 * self.noise.standard_normal(value.shape))
+
+
+def shaken(case: Case, module: ModuleOp) -> list[Inputs]:
+    """Return what noise makes of the results, where float32 may have been lucky."""
+    reference = Shaken(module, case.weights.stored)
+    return [reference.run(inputs, sizes) for sizes, inputs in case.steps]
 
 
 def run_steps(function: CompiledFunction, steps: Sequence[Step]) -> list[Inputs]:
@@ -115,7 +136,7 @@ def assert_close(
             if noise is not None and noise[name] == DOUBLE:
                 allowed = min(limit, LIMITS[DOUBLE])
             elif single is not None:
-                allowed = max(limit, 100 * nmse(single[i][name], w[name]))
+                allowed = min(max(limit, 100 * nmse(single[i][name], w[name])), MOST)
             assert error <= allowed, f"{where}: NMSE {error:.2e}, allowed {allowed:.2e}"
 
 
@@ -161,7 +182,10 @@ def check_compiled(
         for n in threads:
             got = run_steps(CompiledFunction(built, case.weights, n, poison=True), case.steps)
             what = f"{level}, {n} threads"
-            assert_close(got, want, limit, what, single, case.noise)
+            try:
+                assert_close(got, want, limit, what, single, case.noise)
+            except AssertionError:
+                assert_close(got, want, limit, what, shaken(case, module), case.noise)
             first = first or got
             for a, b in zip(got, first, strict=True):
                 for name in a:
