@@ -49,10 +49,16 @@ class Shaken(Reference):
         return value * (1 + 2.0**-24 * self.noise.standard_normal(value.shape))
 
 
-def shaken(case: Case, module: ModuleOp) -> list[Inputs]:
-    """Return what noise makes of the results, where float32 may have been lucky."""
-    reference = Shaken(module, case.weights.stored)
-    return [reference.run(inputs, sizes) for sizes, inputs in case.steps]
+def shaken(case: Case, module: ModuleOp, want: Sequence[Inputs]) -> list[Inputs]:
+    """Return the worst that noise makes of each result, where float32 may have been lucky."""
+    worst = [dict(w) for w in want]
+    for _ in range(4):
+        reference = Shaken(module, case.weights.stored)
+        for (sizes, inputs), found, w in zip(case.steps, worst, want, strict=True):
+            for name, value in reference.run(inputs, sizes).items():
+                if w[name].dtype.kind == "f" and nmse(value, w[name]) > nmse(found[name], w[name]):
+                    found[name] = value
+    return worst
 
 
 def run_steps(function: CompiledFunction, steps: Sequence[Step]) -> list[Inputs]:
@@ -185,7 +191,7 @@ def check_compiled(
             try:
                 assert_close(got, want, limit, what, single, case.noise)
             except AssertionError:
-                assert_close(got, want, limit, what, shaken(case, module), case.noise)
+                assert_close(got, want, limit, what, shaken(case, module, want), case.noise)
             first = first or got
             for a, b in zip(got, first, strict=True):
                 for name in a:
