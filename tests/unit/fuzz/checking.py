@@ -52,7 +52,7 @@ class Shaken(Reference):
 def shaken(case: Case, module: ModuleOp, want: Sequence[Inputs]) -> list[Inputs]:
     """Return the worst that noise makes of each result, where float32 may have been lucky."""
     worst = [dict(w) for w in want]
-    for _ in range(4):
+    for _ in range(16):
         reference = Shaken(module, case.weights.stored)
         for (sizes, inputs), found, w in zip(case.steps, worst, want, strict=True):
             for name, value in reference.run(inputs, sizes).items():
