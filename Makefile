@@ -26,7 +26,7 @@ model: .venv/demo
 	@echo "$(MODEL)"
 
 test: lint
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n auto --dist worksteal
 
 lint: .venv/test
 	$(BIN)/ruff check .
@@ -34,7 +34,7 @@ lint: .venv/test
 	$(BIN)/basedpyright --pythonpath $(BIN)/python
 
 fuzz: .venv/test
-	RLX_FUZZ=full $(BIN)/python -m pytest
+	RLX_FUZZ=full $(BIN)/python -m pytest -n auto --dist worksteal
 
 bench: .venv/bench
 	$(BIN)/python benchmarks/llm.py

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from math import frexp, inf
 
 from xdsl.dialects.builtin import f64, i1
-from xdsl.ir import SSAValue
+from xdsl.ir import Attribute, SSAValue
 
 from rlx.dialects import infer, mir
 from rlx.dialects.common import element_of
@@ -127,10 +127,8 @@ class DividePowerOfTwo(ValueRule[mir.BinaryOp]):
         if kind not in (B.DIV, B.MOD) or divisor is None or divisor == 0:
             return None
         if element_of(type_) in infer.FLOATS:
-            # A reciprocal that is a normal number is exact, and so both are rounded alike.
-            top = 1024 if element_of(type_) == f64 else 128
-            exact = abs(frexp(divisor)[0]) == 0.5 and 2 - top < frexp(1 / divisor)[1] <= top
-            made = fill(1 / divisor, type_) if kind is B.DIV and exact else []
+            exact = kind is B.DIV and has_exact_reciprocal(divisor, element_of(type_))
+            made = fill(1 / divisor, type_) if exact else []
             other = B.MUL
         else:
             exact = divisor > 1 and int(divisor) & (int(divisor) - 1) == 0
@@ -138,6 +136,19 @@ class DividePowerOfTwo(ValueRule[mir.BinaryOp]):
             made = fill(by, type_) if exact else []
             other = B.SHR if kind is B.DIV else B.AND
         return [*made, mir.BinaryOp(other, op.lhs, made[-1].results[0])] if made else None
+
+
+def has_exact_reciprocal(number: float, element: Attribute) -> bool:
+    """
+    Return whether a number and its reciprocal are powers of two and normal numbers of a type.
+
+    Only then is a product with the reciprocal rounded as the quotient is: that of a subnormal
+    number may be infinite, and a subnormal one is 0 to hardware that flushes it.
+    """
+    top = 1024 if element == f64 else 128
+    mantissa, exponent = frexp(number)
+    # 2^k has the exponent k + 1 here, and its reciprocal 1 - k; both are normal from 3 - top on.
+    return abs(mantissa) == 0.5 and 3 - top <= min(exponent, 2 - exponent)
 
 
 _IDEMPOTENT = (U.ABS, U.SIGN, U.FLOOR, U.CEIL, U.ROUND, U.RELU)
