@@ -31,6 +31,13 @@ class Bytes:
         return f"{self.name} [{self.start}, {self.end})" if self.space[0] == "arena" else self.name
 
 
+def root_of(value: SSAValue) -> SSAValue:
+    """Return the buffer whose bytes a value is, or is a view of."""
+    while isinstance(value.owner, lir.ViewOp):
+        value = value.owner.root
+    return value
+
+
 @dataclass
 class Access:
     """One launch in one turn of its loop."""

@@ -87,7 +87,7 @@ def check_plan(
     """
     layout = _Layout(views or {})
     problems = layout.place(slots, arena_size, alignment)
-    steps = list(_number(accesses))
+    steps = list(steps_of(accesses))
     named = [id for step in steps for id in (*step.reads, *step.writes)]
     named += [*outputs, *whole_run, *inputs]
     missing = [id for id in dict.fromkeys(named) if id not in layout.ranges]
@@ -173,12 +173,13 @@ class _Layout:
         return f"{id} at [{start}, {end})"
 
 
-def _number(accesses: Sequence[Node]) -> Iterator[Step]:
+def steps_of(accesses: Sequence[Node]) -> Iterator[Step]:
+    """Give every step, however deep."""
     for access in accesses:
         if isinstance(access, Step):
             yield access
         for part in _parts(access):
-            yield from _number(part)
+            yield from steps_of(part)
 
 
 def _parts(access: Node) -> tuple[Sequence[Node], ...]:

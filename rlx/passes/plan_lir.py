@@ -13,17 +13,21 @@ from xdsl.ir import Block, Operation, SSAValue
 from xdsl.passes import ModulePass
 from xdsl.utils.exceptions import VerifyException
 
-from rlx.dialects import hir, lir
+from rlx.dialects import hir, lir, mir
 from rlx.dialects.common import DimTable
 from rlx.passes import arena
 from rlx.passes.barriers import insert_barriers
 from rlx.passes.bind_io import bind_io
 from rlx.passes.buffers import Buffer, Space
+from rlx.passes.diagnostics import IrError
 from rlx.passes.outline import Kernels
 from rlx.passes.program import Program
 from rlx.passes.schedule import Schedule
 from rlx.passes.segments import ALIGNMENT, Segments, packing
 from rlx.passes.steps import Branch, Item, Loop, Member, Operand, Step, While, buffers_of
+
+_NAMED = tuple(o for o in hir.Hir.operations if o not in (hir.WeightOp, hir.StateOp))
+"""Operations that HIR names, which are lowered before a program is planned."""
 
 
 @dataclass
@@ -128,7 +132,15 @@ class PlanLirPass(ModulePass):
     effort: int = 0
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
-        functions = {f.sym_name.data: f for f in op.ops if isinstance(f, FuncOp)}
+        checked = Program(op)
+        for inner in op.walk():
+            if isinstance(inner, mir.RepeatOp):
+                checked.check(inner)
+            if isinstance(inner, lir.ProgramOp):
+                raise IrError(inner, "plan-lir: expected MIR, the module is planned already")
+            if isinstance(inner, _NAMED):
+                raise IrError(inner, f"plan-lir: expected MIR, got {inner.name}: run legalize-hir")
+        functions = {f.sym_name.data: f for f in op.ops if isinstance(f, FuncOp) and f.body.blocks}
         if "main" not in functions:
             raise VerifyException("plan-lir: expected a function @main, the program")
         name = op.sym_name.data if op.sym_name is not None else "main"
@@ -158,7 +170,7 @@ class PlanLirPass(ModulePass):
         emitter.declare(body, ordered, offsets)
         emitter.emit(body, [*packs, *schedule.items], None)
         kernels = list(schedule.kernels.ops.values())
-        insert_barriers(body, kernels, dict(Program(op).pairs(lir.CARRY)))
+        insert_barriers(body, kernels, dict(checked.pairs(lir.CARRY)))
 
         operations = [*segments.declarations, *kernels]
         program = lir.ProgramOp(

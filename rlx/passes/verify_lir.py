@@ -10,6 +10,7 @@ from rlx.dialects.common import PhaseKind, dims_of, format_of, spell
 from rlx.dialects.ops import StateRole
 from rlx.lowering.kernels import scratch_of
 from rlx.passes.buffers import size_of
+from rlx.passes.plan_access import launches, root_of
 from rlx.passes.program import Program, fail, spell_all
 
 
@@ -59,9 +60,17 @@ def _check_launch(program: Program, op: lir.LaunchOp) -> None:
 
 
 def _check_condition(op: lir.IfOp | lir.WhileOp) -> None:
-    buffers = lir.SlotOp | lir.InputOp | lir.OutputOp | lir.ViewOp
-    if not isinstance(op.condition.owner, buffers):
+    """A condition is a buffer that its job has; what it decides is of one job."""
+    root = root_of(op.condition).owner
+    if not isinstance(root, lir.SlotOp | lir.InputOp | lir.OutputOp):
         fail(op, "expected a buffer as the condition")
+    jobs = {launch.job for launch in launches([op])}
+    if lir.Job.PACK in jobs:
+        fail(op, "packing depends on nothing: expected it outside of branches and loops")
+    if len(jobs) > 1:
+        fail(op, "expected launches of one job, got some of the prologue and some of the step")
+    if lir.Job.PROLOGUE in jobs and not isinstance(root, lir.SlotOp):
+        fail(op, "the prologue runs before inputs and outputs are bound: expected a slot")
 
 
 def _check_states(program: Program, op: lir.LaunchOp, kernel: lir.KernelOp) -> None:

@@ -15,7 +15,7 @@ from itertools import pairwise
 
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
-from xdsl.ir import Operation, SSAValue
+from xdsl.ir import Block, Operation, SSAValue
 from xdsl.passes import ModulePass
 
 from rlx.dialects import lir, mir
@@ -24,7 +24,7 @@ from rlx.passes import plan_check
 from rlx.passes.buffers import size_of
 from rlx.passes.diagnostics import IrError
 from rlx.passes.outline import in_place
-from rlx.passes.plan_access import Access, Plan, Threads, events, launches
+from rlx.passes.plan_access import Access, Plan, Threads, events, launches, root_of
 from rlx.passes.program import Program
 from rlx.passes.segments import member_bytes
 
@@ -56,7 +56,7 @@ def check_planned(module: ModuleOp) -> list[str]:
 def _check_launches(plan: Plan) -> Iterator[str]:
     """No launch writes what it reads, an input, or what another job made."""
     ops = list(launches([plan.program]))
-    kept = {v for op in ops if op.job == lir.Job.PROLOGUE for v in op.outs}
+    kept = {root_of(v) for op in ops if op.job == lir.Job.PROLOGUE for v in op.outs}
     for op in ops:
         kernel = plan.kernel(op)
         name = f"@{kernel.sym_name.data}"
@@ -78,11 +78,12 @@ def _check_launches(plan: Plan) -> Iterator[str]:
                     yield f"scratch in use: {name} has the scratch {scratch} and uses {other}"
         for value in op.outs:
             written = plan.bytes_of(value, 0)
-            if isinstance(value.owner, lir.InputOp):
+            root = root_of(value)
+            if isinstance(root.owner, lir.InputOp):
                 yield f"input written: {name} writes {written}"
-            if _is_zeroed(value):
+            if _is_zeroed(root):
                 yield f"zeroed slot written: {name} writes {written}, which only scratch may use"
-            if op.job == lir.Job.STEP and value in kept:
+            if op.job == lir.Job.STEP and root in kept:
                 yield f"prologue result written: {name} writes {written} at every step"
 
 
@@ -128,9 +129,13 @@ def _check_arena(plan: Plan) -> list[str]:
             case _:
                 pass
     placed = {s.id for s in slots} | views.keys()
-    made = [v for o in launches(ops) if o.job == lir.Job.PROLOGUE for v in o.outs]
-    prologue = [_step(plan, o, placed) for o in launches(ops) if o.job == lir.Job.PROLOGUE]
-    step = tuple(_steps(plan, ops, placed))
+    prologue = tuple(_steps(plan, ops, placed, lir.Job.PROLOGUE))
+    step = tuple(_steps(plan, ops, placed, lir.Job.STEP))
+    read = {id for access in plan_check.steps_of(step) for id in access.reads}
+    made = {id for access in plan_check.steps_of(prologue) for id in access.writes}
+    # What is made in a branch may be of that branch alone.
+    certain = [node for node in prologue if not isinstance(node, plan_check.Branch)]
+    lasting = {id for access in plan_check.steps_of(certain) for id in access.writes}
     # Two steps: the second finds what the first has left.
     accesses = [*prologue, *([plan_check.Loop(2, step)] if step else [])]
     found = plan_check.check_plan(
@@ -138,7 +143,7 @@ def _check_arena(plan: Plan) -> list[str]:
         slots,
         max(end, top),
         views=views,
-        outputs=[*outputs, *(plan.ids[v] for v in made if plan.ids[v] in placed)],
+        outputs=[*outputs, *sorted(lasting | (made & read))],
         whole_run=zeroed,
         inputs=inputs,
         alignment=alignment,
@@ -161,29 +166,34 @@ def _is_placed(value: SSAValue) -> bool:
     return isinstance(value.owner, lir.SlotOp | lir.ViewOp | lir.InputOp | lir.OutputOp)
 
 
-def _steps(plan: Plan, ops: Iterable[Operation], placed: set[int]) -> Iterator[plan_check.Node]:
-    """Give the launches of a step as the checker takes them, loops as loops."""
+def _steps(
+    plan: Plan, ops: Iterable[Operation], placed: set[int], job: lir.Job
+) -> Iterator[plan_check.Node]:
+    """Give the launches of a job as the checker takes them, loops as loops."""
+
+    def part(block: Block) -> tuple[plan_check.Node, ...]:
+        return tuple(_steps(plan, block.ops, placed, job))
+
     for op in ops:
-        if isinstance(op, lir.LaunchOp) and op.job == lir.Job.STEP:
+        if isinstance(op, lir.LaunchOp) and op.job == job:
             yield _step(plan, op, placed)
         elif isinstance(op, lir.LoopOp):
-            body = tuple(_steps(plan, op.body.block.ops, placed))
+            body = part(op.body.block)
             if body:
                 yield plan_check.Loop(op.last.value.data - op.first.value.data, body)
-        elif isinstance(op, lir.IfOp) and _runs(op):
+        elif isinstance(op, lir.IfOp) and _runs(op, job):
             yield _condition(plan, op, placed)
-            sides = (tuple(_steps(plan, r.block.ops, placed)) for r in (op.then, op.otherwise))
-            yield plan_check.Branch(*sides)
-        elif isinstance(op, lir.WhileOp) and _runs(op):
-            test = (*_steps(plan, op.test.block.ops, placed), _condition(plan, op, placed))
-            body = tuple(_steps(plan, op.body.block.ops, placed))
+            yield plan_check.Branch(part(op.then.block), part(op.otherwise.block))
+        elif isinstance(op, lir.WhileOp) and _runs(op, job):
+            test = (*part(op.test.block), _condition(plan, op, placed))
+            body = part(op.body.block)
             yield from test
             yield plan_check.Branch((plan_check.Loop(2, (*body, *test)),), ())
 
 
-def _runs(op: Operation) -> bool:
-    """Return whether a step runs launches of an operation."""
-    return any(o.job == lir.Job.STEP for o in launches([op]))
+def _runs(op: Operation, job: lir.Job) -> bool:
+    """Return whether a job runs launches of an operation."""
+    return any(o.job == job for o in launches([op]))
 
 
 def _condition(plan: Plan, op: lir.IfOp | lir.WhileOp, placed: set[int]) -> plan_check.Step:

@@ -578,3 +578,32 @@ builtin.module {
     lir.launch @neg steady_state ins(%2 : tensor<16xf32>) outs(%1 : tensor<16xf32>)
   }
 }
+
+// -----
+
+// Neither may a view of an input be written, nor, at every step, a view of what the prologue made.
+// CHECK: error: pass 'verify-plan': verify-plan:
+// CHECK-NEXT: input written: @neg writes
+// CHECK-NEXT: prologue result written: @neg writes
+builtin.module {
+  lir.kernel @fill {
+    %0 = mir.constant dense<1.0> : tensor<4xf32>
+    mir.yield %0 : tensor<4xf32>
+  }
+  lir.kernel @neg {
+  ^bb0(%0: tensor<2xf32>):
+    %1 = mir.unary neg %0 : tensor<2xf32>
+    mir.yield %1 : tensor<2xf32>
+  }
+  lir.program @main arena 64 lower_bound 0 alignment 64 state 0 weights 0 fingerprint "" {
+    %0 = lir.input "x" index 0 : tensor<4xf32>
+    %1 = lir.output "y" index 0 : tensor<2xf32>
+    %2 = lir.slot offset 0 size 16 : tensor<4xf32>
+    %3 = lir.view %0 byte_offset 8 : tensor<4xf32> -> tensor<2xf32>
+    %4 = lir.view %2 byte_offset 8 : tensor<4xf32> -> tensor<2xf32>
+    lir.launch @fill prologue ins() outs(%2 : tensor<4xf32>)
+    lir.launch @neg steady_state ins(%3 : tensor<2xf32>) outs(%3 : tensor<2xf32>)
+    lir.launch @neg steady_state ins(%4 : tensor<2xf32>) outs(%4 : tensor<2xf32>)
+    lir.launch @neg steady_state ins(%4 : tensor<2xf32>) outs(%1 : tensor<2xf32>)
+  }
+}

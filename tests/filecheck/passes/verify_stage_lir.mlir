@@ -332,3 +332,48 @@ builtin.module @late_pack {
     lir.launch @pack steady_state ins(%source : tensor<16xf32>) outs(%packed : tensor<16x!hir.packed<f32>>)
   }
 }
+
+// -----
+
+// What a branch decides is of one job
+// CHECK: error: pass 'verify-stage': lir.if: expected launches of one job, got some of the prologue and some of the step
+builtin.module {
+  lir.kernel @neg {
+  ^bb0(%0: tensor<4xf32>):
+    %1 = mir.unary neg %0 : tensor<4xf32>
+    mir.yield %1 : tensor<4xf32>
+  }
+  lir.program @main arena 256 lower_bound 0 alignment 64 state 0 weights 0 fingerprint "" {
+    %0 = lir.input "x" index 0 : tensor<4xf32>
+    %1 = lir.slot offset 64 size 1 : tensor<i1>
+    %2 = lir.output "y" index 0 : tensor<4xf32>
+    %3 = lir.slot offset 0 size 16 : tensor<4xf32>
+    lir.if %1 : tensor<i1> {
+      lir.launch @neg prologue ins(%3 : tensor<4xf32>) outs(%3 : tensor<4xf32>)
+    } else {
+      lir.launch @neg steady_state ins(%0 : tensor<4xf32>) outs(%2 : tensor<4xf32>)
+    }
+  }
+}
+
+// -----
+
+// The prologue has no inputs yet
+// CHECK: error: pass 'verify-stage': lir.while: the prologue runs before inputs and outputs are bound: expected a slot
+builtin.module {
+  lir.kernel @neg {
+  ^bb0(%0: tensor<4xf32>):
+    %1 = mir.unary neg %0 : tensor<4xf32>
+    mir.yield %1 : tensor<4xf32>
+  }
+  lir.program @main arena 256 lower_bound 0 alignment 64 state 0 weights 0 fingerprint "" {
+    %0 = lir.input "c" index 0 : tensor<i1>
+    %1 = lir.view %0 byte_offset 0 : tensor<i1> -> tensor<i1>
+    %2 = lir.slot offset 0 size 16 : tensor<4xf32>
+    lir.while %1 : tensor<i1> {
+    ^bb0:
+    } do {
+      lir.launch @neg prologue ins(%2 : tensor<4xf32>) outs(%2 : tensor<4xf32>)
+    }
+  }
+}
