@@ -695,7 +695,11 @@ class ConcatOp(IRDLOperation):
 
 @irdl_op_definition
 class GatherOp(IRDLOperation):
-    """Takes indices along an axis; an index beyond it means its first or last element."""
+    """
+    Takes indices along an axis; an index beyond it means its first or last element.
+
+    An axis without elements has neither: the result is then 0, whatever the indices.
+    """
 
     name = "mir.gather"
     input = operand_def(AnyTensor)

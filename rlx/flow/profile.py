@@ -96,23 +96,27 @@ class CompileProfile:
         except (OSError, ValueError) as error:
             reason = error.strerror if isinstance(error, OSError) else error
             raise RlxError(f"{path}: expected a profile in TOML: {reason}") from error
-        return _from_table(CompileProfile, table, f"{path}: ")
+        return _from_table(CompileProfile, table, str(path))
 
 
-def _from_table(cls: type[T], table: dict[str, object], where: str) -> T:
-    """Build an options class from a TOML table; `where` begins every message."""
+def _from_table(cls: type[T], table: dict[str, object], file: str, name: str = "") -> T:
+    """Build an options class from a TOML table of this name, "" for the whole of a file."""
     kinds = get_type_hints(cls)
     unknown = next((key for key in table if key not in kinds), None)
     if unknown is not None:
-        raise RlxError(f"{where}unknown key '{unknown}': expected {', '.join(kinds)}")
-    return cls(**{key: _value(kinds[key], value, where + key) for key, value in table.items()})
+        place = f" in [{name}]" if name else ""
+        raise RlxError(f"{file}: unknown key '{unknown}'{place}: expected {', '.join(kinds)}")
+    prefix = f"{name}." if name else ""
+    values = {key: _value(kinds[key], value, file, prefix + key) for key, value in table.items()}
+    return cls(**values)
 
 
-def _value(kind: type, value: object, where: str) -> object:
+def _value(kind: type, value: object, file: str, name: str) -> object:
+    where = f"{file}: {name}"
     if is_dataclass(kind):
         if not isinstance(value, dict):
             raise RlxError(f"{where}: expected a table, got {value!r}")
-        return _from_table(kind, cast(dict[str, object], value), f"{where}.")
+        return _from_table(kind, cast(dict[str, object], value), file, name)
     if kind == Skip:
         return _skip(value, where)
     choices = get_args(kind)

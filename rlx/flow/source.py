@@ -14,6 +14,10 @@ LAYER = "{layer}"
 """What stands in a weight's key for the number of the layer."""
 
 
+_HALVES = {"float16": "f16", "bfloat16": "bf16"}
+"""The formats of arrays that aren't f32, by the names of their dtypes."""
+
+
 class WeightInfo(NamedTuple):
     """A weight's row-major shape, outermost dimension first, and its format: `f32`, `q4_1`, ..."""
 
@@ -58,7 +62,12 @@ def transposed(key: str, data: NDArray[np.float32]) -> NDArray[np.float32]:
 
 
 class MapWeights:
-    """Arrays in memory by key. All are f32 to the program; other dtypes are converted."""
+    """
+    Arrays in memory by key: float16 is f16, and bfloat16, a dtype that other packages add, bf16.
+
+    All others are f32 to the program, converted if need be; so uint16 are numbers, not the bits of
+    bf16.
+    """
 
     def __init__(self, arrays: Mapping[str, NDArray[Any]]):
         self._arrays = arrays
@@ -67,7 +76,8 @@ class MapWeights:
         return key in self._arrays
 
     def info(self, key: str) -> WeightInfo:
-        return WeightInfo(self._array(key).shape, "f32")
+        array = self._array(key)
+        return WeightInfo(array.shape, _HALVES.get(array.dtype.name, "f32"))
 
     def take(
         self, key: str, transpose: bool = False
@@ -77,14 +87,20 @@ class MapWeights:
         return data, data.shape
 
     def raw(self, key: str) -> NDArray[np.uint8]:
-        return np.ascontiguousarray(self._array(key), np.float32).reshape(-1).view(np.uint8)
+        array = self._array(key)
+        # In this machine's order of bytes, whatever the array's.
+        dtype = array.dtype.newbyteorder("=") if array.dtype.name in _HALVES else np.float32
+        return np.ascontiguousarray(array, dtype).reshape(-1).view(np.uint8)
 
     def _array(self, key: str) -> NDArray[Any]:
         if key not in self._arrays:
             some = ", ".join(list(self._arrays)[:10]) or "no weights"
             raise RlxError(f"expected a weight {key!r}, which is missing; there are: {some}")
         array = self._arrays[key]
-        if not isinstance(cast(object, array), np.ndarray) or array.dtype.kind not in "fiub":
+        known = isinstance(cast(object, array), np.ndarray) and (
+            array.dtype.kind in "fiub" or array.dtype.name in _HALVES
+        )
+        if not known:
             raise RlxError(f"weight {key!r}: expected an array of numbers, got {array!r:.80}")
         return array
 

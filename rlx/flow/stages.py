@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from xdsl.dialects.builtin import i32
+from xdsl.dialects.builtin import f32, i32
 
 from rlx.dialects import hir, mir
 from rlx.dialects.common import Dim, DimTable, element_of, spell, tensor
@@ -191,14 +191,16 @@ class ZeroBeta:
 
 @dataclass(frozen=True)
 class RmsNorm:
-    """Root-mean-square norm over the last dimension, scaled by an f32 weight."""
+    """Root-mean-square norm over the last dimension, scaled by a weight of f32, f16 or bf16."""
 
     key: str
     eps: float
 
     def emit(self, ctx: FlowCtx, x: FlowValue) -> FlowValue:
-        weight = ctx.load_weight(self.key)
-        return ctx.insert(hir.RmsNormOp(x.id, weight.id, self.eps), "norm")
+        loaded = ctx.load_weight(self.key)
+        if element_of(loaded.id.type) == f32:
+            return ctx.insert(hir.RmsNormOp(x.id, loaded.id, self.eps), "norm")
+        return _scaled_norm(ctx, x, self.eps, tensors.vector(ctx, self.key))
 
 
 @dataclass(frozen=True)
@@ -210,12 +212,16 @@ class GemmaRmsNorm:
 
     def emit(self, ctx: FlowCtx, x: FlowValue) -> FlowValue:
         weight = tensors.vector(ctx, self.key)
-        (d,) = weight.shape
-        assert isinstance(d, int)
-        one = ctx.synth_ones(f"{ONES}.{d}", d)
-        norm = ctx.insert(hir.RmsNormOp(x.id, one, self.eps))
         scale = tensors.binary(ctx, BinaryKind.ADD, weight, 1.0)
-        return tensors.binary(ctx, BinaryKind.MUL, norm, scale, "norm")
+        return _scaled_norm(ctx, x, self.eps, scale)
+
+
+def _scaled_norm(ctx: FlowCtx, x: FlowValue, eps: float, scale: FlowValue) -> FlowValue:
+    """Return the norm of x times a computed `[d]`: the operation itself takes weights alone."""
+    (d,) = scale.shape
+    assert isinstance(d, int)
+    norm = ctx.insert(hir.RmsNormOp(x.id, ctx.synth_ones(f"{ONES}.{d}", d), eps))
+    return tensors.binary(ctx, BinaryKind.MUL, norm, scale, "norm")
 
 
 @dataclass(frozen=True)

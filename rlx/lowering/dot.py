@@ -11,7 +11,8 @@ for a few rows; here a kernel's share is cut into them.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 
 from xdsl.dialects.builtin import f32 as f32_type
@@ -37,31 +38,37 @@ ROWS = 768
 """Rows that a packed block of rhs is multiplied with, at most: their sums stay in L2."""
 
 
-def refusal(ops: Sequence[Operation], yielded: Sequence[SSAValue]) -> str | None:
+def refusal(
+    ops: Sequence[Operation],
+    yielded: Sequence[SSAValue],
+    source: Callable[[SSAValue], SSAValue] = lambda v: v,
+) -> str | None:
     """
     Return why one launch can't compute these operations and give these values, None if it can.
 
     It computes one `mir.dot` of values from outside, then `mir.unary` and `mir.binary` on values of
     the result's type: the result, values from outside, constants of one number, and broadcasts of
-    vectors `[n]`, columns `[m, 1]`, matrices `[m, n]` and numbers, for all batches or each.
+    vectors `[n]`, columns `[m, 1]`, matrices `[m, n]` and numbers, for all batches or each. They
+    may still use results of kernels that they are part of: `source` gives what those yield.
     """
     dots = [op for op in ops if isinstance(op, DotOp)]
     if len(dots) != 1:
         return f"expected one mir.dot in a launch, got {len(dots)}"
     (dot,) = dots
-    inside = set(ops)
-    if any(v.owner in inside for v in dot.operands):
+    inside = {result for op in ops for result in op.results}
+    if any(source(v) in inside for v in dot.operands):
         return "expected operands of mir.dot that come from outside the launch"
     for op in ops:
-        why = _refused(op, dot, inside)
+        why = _refused(op, dot, {source(v) for v in op.operands} & inside)
         if why is not None:
             return why
-    if any(v.type != dot.result.type or v.owner not in inside for v in yielded) or not yielded:
+    if any(v.type != dot.result.type or v not in inside for v in yielded) or not yielded:
         return f"expected results {spell(dot.result.type)} that the launch computes"
     return None
 
 
-def _refused(op: Operation, dot: DotOp, inside: set[Operation]) -> str | None:
+def _refused(op: Operation, dot: DotOp, inner: AbstractSet[SSAValue]) -> str | None:
+    """Return why an operation can't follow a product; `inner` are its operands of the launch."""
     match op:
         case DotOp():
             return None
@@ -69,7 +76,7 @@ def _refused(op: Operation, dot: DotOp, inside: set[Operation]) -> str | None:
             if not op.value.is_splat():
                 return f"expected constants of one number, got {spell(op.result.type)}"
         case BroadcastOp():
-            if op.input.owner in inside and not isinstance(op.input.owner, ConstantOp):
+            if any(not isinstance(v.owner, ConstantOp) for v in inner):
                 return "expected broadcasts of constants, and of values from outside the launch"
             if _spread(op) is None:
                 return (

@@ -8,7 +8,7 @@ softmax and layer_norm are spelled out here as maps and reductions.
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 from typing import NamedTuple
@@ -95,8 +95,12 @@ def is_packed_vector(type_: Attribute) -> bool:
 class Graph:
     """The nodes of a kernel's values, by value."""
 
-    def __init__(self, table: DimTable | None):
+    def __init__(
+        self, table: DimTable | None, source: Callable[[SSAValue], SSAValue] = lambda v: v
+    ):
         self._table = table
+        self._source = source
+        """Gives the value that operations know another as."""
         self._nodes: dict[SSAValue, Node] = {}
 
     def sizes(self, type_: Attribute) -> tuple[Size, ...]:
@@ -112,6 +116,7 @@ class Graph:
 
     def node(self, value: SSAValue) -> Node:
         """Return the node of an argument or of an operation's result."""
+        value = self._source(value)
         if value not in self._nodes:
             element = f32 if is_packed_vector(value.type) else element_of(value.type)
             node = Node("input", self.sizes(value.type), element)

@@ -10,12 +10,13 @@ depends on sizes alone: the same bits come out for any number of threads.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from xdsl.ir import Operation, SSAValue
 
 from rlx.dialects import infer, mir
 from rlx.dialects.common import element_of, spell
+from rlx.errors import RlxError
 from rlx.lowering.body import Body
 from rlx.lowering.target import PANEL
 from rlx.lowering.tensor_access import AnyAxis, At, Axis
@@ -231,18 +232,33 @@ class Domain:
 
 
 def emit_tensor_program(body: Body) -> None:
-    """Emit the kernel of any operations that `refusal` does not refuse."""
+    """
+    Emit the kernel of any operations that `refusal` does not refuse.
+
+    Raises RlxError where they are too large, as those of a kernel that was written by hand may be.
+    """
     program = Program(body)
     nodes = [program.graph.node(v) for v in body.yielded]
+    reason = too_large(nodes) if len(body.ops) > 1 else None
+    if reason:
+        raise RlxError(
+            f"can't compile a kernel of {len(body.ops)} operations, from {body.ops[0].name} on: "
+            f"it has {reason}. Make several kernels of them, or let fuse-rows choose"
+        )
     for places in by_shape(nodes):
         Domain(program, [(nodes[i], body.outs[i]) for i in places]).emit()
 
 
-def refusal(ops: Sequence[Operation], yielded: Sequence[SSAValue]) -> str | None:
+def refusal(
+    ops: Sequence[Operation],
+    yielded: Sequence[SSAValue],
+    source: Callable[[SSAValue], SSAValue] = lambda v: v,
+) -> str | None:
     """
     Return why operations can't be one kernel; None if they can.
 
-    `ops` are in order; what they use and don't make is read from memory, `yielded` is written. A
+    `ops` are in order; what they use and don't make is read from memory, `yielded` is written. They
+    may still use results of kernels that they are part of: `source` gives what those yield. A
     single operation of `COMPUTED` is never refused.
     """
     for op in ops:
@@ -253,7 +269,7 @@ def refusal(ops: Sequence[Operation], yielded: Sequence[SSAValue]) -> str | None
             return f"{spell(v.type)} has elements that are read in blocks"
     if len(ops) <= 1:
         return None
-    graph, cost = Graph(None), Cost()
+    graph, cost = Graph(None, source), Cost()
     for op in ops:
         graph.add(op)
     nodes = [graph.node(v) for v in yielded]

@@ -140,15 +140,14 @@ class DividePowerOfTwo(ValueRule[mir.BinaryOp]):
 
 def has_exact_reciprocal(number: float, element: Attribute) -> bool:
     """
-    Return whether a number and its reciprocal are powers of two and normal numbers of a type.
+    Return whether a number is a power of two whose reciprocal is a normal number of a type.
 
-    Only then is a product with the reciprocal rounded as the quotient is: that of a subnormal
-    number may be infinite, and a subnormal one is 0 to hardware that flushes it.
+    A product with it is then rounded as the quotient is. That of a subnormal may be infinite.
     """
     top = 1024 if element == f64 else 128
     mantissa, exponent = frexp(number)
-    # 2^k has the exponent k + 1 here, and its reciprocal 1 - k; both are normal from 3 - top on.
-    return abs(mantissa) == 0.5 and 3 - top <= min(exponent, 2 - exponent)
+    # A number of exponent e, 0.5 * 2^e, has a reciprocal of exponent 2 - e.
+    return abs(mantissa) == 0.5 and 3 - top <= 2 - exponent <= top
 
 
 _IDEMPOTENT = (U.ABS, U.SIGN, U.FLOOR, U.CEIL, U.ROUND, U.RELU)

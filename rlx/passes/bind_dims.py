@@ -113,7 +113,8 @@ class BindDimsPass(ModulePass):
         sizes: dict[str, int] = {}
         for text in self.sizes:
             name, _, size = (part.strip() for part in text.partition("="))
-            if not name or not size.isascii() or not size.isdigit():
+            # Sizes are below 2^63; Python refuses to read numbers of thousands of digits.
+            if not name or not size.isascii() or not size.isdigit() or len(size) > 19:
                 raise RlxError(f"bind-dims: expected `name = size`, got '{text}'")
             sizes[name] = int(size)
         bind_dims(op, sizes)

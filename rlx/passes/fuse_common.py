@@ -31,6 +31,13 @@ from rlx.passes.fusion_report import FusionEntry, FusionLog
 from rlx.passes.program import function_of
 from rlx.passes.rewriting import rewrite
 
+MAX_OPERATIONS = 64
+"""
+The most operations that launches may be together.
+
+One more launch among so many costs little, and each attempt to fuse looks at all of them.
+"""
+
 # Launches
 
 
@@ -55,21 +62,23 @@ def dots(launch: Operation) -> list[mir.DotOp]:
 
 def users(value: SSAValue) -> list[Operation]:
     """Return the operations that use a value, by its own name or as a kernel's result."""
-    found: list[Operation] = []
+    return list(_each_user(value))
+
+
+def _each_user(value: SSAValue) -> Iterator[Operation]:
     for use in value.uses:
         kernel = use.operation.parent_op()
         if isinstance(use.operation, mir.YieldOp) and isinstance(kernel, mir.KernelOp):
-            found += users(kernel.results[use.index])
+            yield from _each_user(kernel.results[use.index])
         else:
-            found.append(use.operation)
-    return found
+            yield use.operation
 
 
 def outputs(ops: Sequence[Operation], launch: Iterable[Operation]) -> list[SSAValue]:
     """Return the results of operations that others than those of their launch use: it yields."""
     inside = set(launch)
     results = (r for op in ops for r in op.results)
-    return [r for r in results if any(user not in inside for user in users(r))]
+    return [r for r in results if any(user not in inside for user in _each_user(r))]
 
 
 def launch(op: Operation) -> Launch:
@@ -108,7 +117,7 @@ def left_over(launch: Iterable[Operation], copied: Sequence[Operation]) -> list[
     """Return what is copied into launches and then has no user left; each after its users."""
     inside, found = set(launch), list[Operation]()
     for op in reversed(copied):
-        if all(user in inside for result in op.results for user in users(result)):
+        if all(user in inside for result in op.results for user in _each_user(result)):
             inside.add(op)
             found.append(op)
     return found
@@ -153,9 +162,13 @@ def _span(members: Sequence[Operation]) -> list[Operation]:
     return span
 
 
+def _captures(op: Operation) -> Sequence[SSAValue]:
+    return mir.captures(op) if op.regions else op.operands
+
+
 def _producers(op: Operation, copied: AbstractSet[Operation]) -> set[Operation | Block]:
     """Return what an operation needs, and through what is copied for it."""
-    owners = {v.owner for v in mir.captures(op)}
+    owners = {v.owner for v in _captures(op)}
     found = owners - copied
     for owner in owners & copied:
         assert isinstance(owner, Operation)
@@ -204,9 +217,14 @@ def _effects(ops: Sequence[Operation]) -> list[Operation]:
     return [
         op
         for op in ops
-        if not is_side_effect_free(op)
-        or any(isinstance(v.owner, mir.LoadStateOp | mir.AppendOp) for v in mir.captures(op))
+        if not _is_effect_free(op)
+        or any(isinstance(v.owner, mir.LoadStateOp | mir.AppendOp) for v in _captures(op))
     ]
+
+
+def _is_effect_free(op: Operation) -> bool:
+    # To look at the traits of all that a large kernel holds takes long.
+    return all(isinstance(part, mir.PRIMITIVES) for part in parts(op)) or is_side_effect_free(op)
 
 
 def _state_of(op: mir.AppendOp) -> Attribute | SSAValue:
@@ -214,8 +232,10 @@ def _state_of(op: mir.AppendOp) -> Attribute | SSAValue:
     return load.state if isinstance(load, mir.LoadStateOp) else op.state
 
 
-def cannot_group(members: Sequence[Operation], copied: Iterable[Operation] = ()) -> str | None:
+def cannot_group(members: Sequence[Operation], copied: Sequence[Operation] = ()) -> str | None:
     """Return why launches in their order can't be one, whatever they compute; None if they can."""
+    if sum(len(parts(m)) for m in members) + len(copied) > MAX_OPERATIONS:
+        return f"they are more than {MAX_OPERATIONS} operations"
     if len({op.parent for op in members}) > 1:
         return "they stand in different blocks"
     if len({op.attributes.get(mir.PHASE) for op in members}) > 1:
@@ -341,6 +361,8 @@ class Fusion:
             reason = "it saves neither a launch nor a byte"
         if reason is None and not self.gate.should_fuse(*costs):
             reason = f"the target's gate asks for at least {self.gate.min_gain_ns:g} ns"
+        if not self.report:
+            return reason is None
         entry = FusionEntry(
             rule=self.rule,
             function=function_of(op),

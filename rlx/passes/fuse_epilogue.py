@@ -147,8 +147,8 @@ class MoveIntoDotKernel(RewritePattern):
             self.fusion.attempt(op, [joins[chosen]], reasons[chosen], rewriter)
 
     def _reason(self, join: Join) -> str | None:
-        launch = join.launch
-        return cannot_group(join.members, join.copied) or refusal(launch.ops, launch.yielded)
+        reason = cannot_group(join.members, join.copied)
+        return reason or refusal(join.launch.ops, join.launch.yielded, source)
 
 
 @dataclass(frozen=True)

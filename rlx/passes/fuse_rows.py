@@ -25,8 +25,16 @@ from xdsl.pattern_rewriter import PatternRewriter, RewritePattern
 from rlx.dialects import mir
 from rlx.dialects.common import element_bytes
 from rlx.lowering.tensor_program import COMPUTED, refusal
-from rlx.passes.fuse_common import Fusion, Join, cannot_group, launch_of, parts, users
-from rlx.passes.fusion_cost import is_leaf, is_view
+from rlx.passes.fuse_common import (
+    MAX_OPERATIONS,
+    Fusion,
+    Join,
+    cannot_group,
+    launch_of,
+    parts,
+    users,
+)
+from rlx.passes.fusion_cost import is_leaf, is_view, source
 
 _CHEAP = (
     mir.ConstantOp,
@@ -58,8 +66,7 @@ def is_cheap(op: Operation) -> bool:
 def cannot_join(join: Join) -> str | None:
     """Return why launches can't be one row program; None when they can."""
     reason = cannot_group(join.members, join.copied)
-    launch = join.launch
-    return reason or refusal(launch.ops, launch.yielded)
+    return reason or refusal(join.launch.ops, join.launch.yielded, source)
 
 
 def _consumers(
@@ -68,7 +75,8 @@ def _consumers(
     """Yield the launches that use a value, with the views that lie between."""
     for user in users(value):
         if is_view(user) and launch_of(user) is user:
-            yield from _consumers(user.results[0], (*views, user))
+            if len(views) < MAX_OPERATIONS:
+                yield from _consumers(user.results[0], (*views, user))
         else:
             yield launch_of(user), views
 
@@ -107,19 +115,22 @@ class JoinProducer(RewritePattern):
             if producer is not None:
                 known = links.setdefault(producer, [])
                 known += [view for view in views if view not in known]
-        joins = {producer: Join([producer, op], views) for producer, views in links.items()}
-        reasons = {producer: cannot_join(join) for producer, join in joins.items()}
-        chosen = next((p for p in reversed(reasons) if reasons[p] is None), None)
-        if chosen is None:
-            chosen = next(iter(reasons), None)
-        if chosen is not None:
-            self.fusion.attempt(op, [joins[chosen]], reasons[chosen], rewriter)
+        join, reason = None, None
+        for producer, views in reversed(links.items()):
+            join = Join([producer, op], views)
+            reason = cannot_join(join)
+            if reason is None:
+                break
+        if join is not None:
+            self.fusion.attempt(op, [join], reason, rewriter)
 
 
 def _producer(value: SSAValue) -> tuple[Operation | None, Sequence[Operation]]:
     """Return the row program that a value comes from, with the views that lie between."""
     views: list[Operation] = []
-    while isinstance(value.owner, Operation) and is_view(value.owner):
+    while (
+        isinstance(value.owner, Operation) and is_view(value.owner) and len(views) < MAX_OPERATIONS
+    ):
         views.insert(0, value.owner)
         value = value.owner.operands[0]
     owner = value.owner

@@ -38,7 +38,7 @@ class Liveness:
         """Functions that keep their arguments and results."""
         for function in self.fixed:
             self._enter(function)
-            self._need(function.args)
+            self._need(function.args if function.body.blocks else ())
             self._need(returned(function))
         while self._todo:
             self._define(self._todo.pop())
@@ -54,15 +54,18 @@ class Liveness:
             for attribute in (*op.properties.values(), *op.attributes.values()):
                 if isinstance(attribute, SymbolRefAttr):
                     function = self._functions.get(attribute.root_reference.data)
-                    if function is not None and isinstance(op, ops.Repeat):
+                    if function is None:
+                        continue
+                    if isinstance(op, ops.Repeat) and not function.is_declaration:
                         self._calls.setdefault(function, []).append(op)
-                    elif function is not None:
+                    else:
                         found.add(function)
         return found
 
     def callee(self, op: ops.Repeat) -> FuncOp | None:
-        """Return the function that a repeat calls, None where the module has none."""
-        return self._functions.get(op.callee.string_value())
+        """Return the function that a repeat calls, None where the module has no body of it."""
+        function = self._functions.get(op.callee.string_value())
+        return None if function is None or function.is_declaration else function
 
     def kept(self, values: Iterable[SSAValue]) -> list[int]:
         """Return the places of the values that are needed."""

@@ -63,6 +63,11 @@ def pipeline_for(profile: CompileProfile) -> str:
     default = list(parse_pipeline(DEFAULT))
     fusions = [spec.name for spec in default if spec.name.startswith(FUSION)]
     options, skipped = _fusion_options(profile), _skipped(profile, fusions)
+    if profile.fusion.assert_clean and skipped.issuperset(fusions):
+        raise RlxError(
+            "profile: fusion.assert_clean: expected fusion passes that run, fusion.skip leaves "
+            "out all: nothing would report what is missed"
+        )
     chosen = [
         str(ArgSpec(spec.name, {**spec.parameters, **options}) if spec.name in fusions else spec)
         for spec in default

@@ -148,6 +148,8 @@ class Program:
 
     def _check_repeat(self, op: ops.Repeat) -> None:
         callee = self.lookup(op, op.callee, FuncOp)
+        if callee.is_declaration:
+            fail(op, f"expected a function with a body, @{callee.sym_name.data} is only declared")
         type_ = callee.function_type
         for verb, wanted, given in (
             ("takes", type_.inputs.data, op.operand_types),

@@ -233,8 +233,6 @@ class Schedule:
 
     def _loop(self, op: mir.RepeatOp, items: list[Item]) -> Loop:
         name = op.callee.root_reference.data
-        if name not in self.functions:
-            raise IrError(op, f"plan-lir: expected a function @{name}, there is none")
         block = self.functions[name].body.block
         carried: list[Buffer] = []
         kept = [self.env.get(v) for v in op.arguments[len(op.res) :]]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from bisect import bisect_right
 from collections.abc import Callable
 from importlib import import_module
@@ -65,8 +66,16 @@ def parse(
     except Exception as e:
         # xDSL lets errors of attributes through, and of numbers that Python refuses to convert.
         position = parser.last if parser is not None else 0
-        message = "nested too deeply" if isinstance(e, RecursionError) else str(e)
-        raise SourceError(source.describe(position, message or type(e).__name__)) from e
+        raise SourceError(source.describe(position, _message(e))) from e
+
+
+def _message(error: Exception) -> str:
+    """Return what is wrong with a text, in words that aren't Python's."""
+    if isinstance(error, RecursionError):
+        return "nested too deeply"
+    if isinstance(error, ValueError) and "set_int_max_str_digits" in str(error):
+        return f"an integer of more than {sys.get_int_max_str_digits()} digits"
+    return str(error) or type(error).__name__
 
 
 def _check_strings(source: _Source) -> None:

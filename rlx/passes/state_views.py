@@ -23,7 +23,7 @@ _SAME_BYTES = (*mir.MOVES, ops.Rows)
 
 def state_views(module: ModuleOp) -> set[SSAValue]:
     """Return the values that may be views of a state, found by following moves, regions, calls."""
-    functions = {f.sym_name.data: f for f in module.ops if isinstance(f, FuncOp)}
+    functions = {f.sym_name.data: f for f in module.ops if isinstance(f, FuncOp) and f.body.blocks}
     calls: dict[str, list[ops.Repeat]] = {}
     found: set[SSAValue] = set()
     inner = list(module.walk())

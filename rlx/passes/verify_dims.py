@@ -1,11 +1,13 @@
-"""The names of dimensions: in types and as the starts of rows, each is one that is declared."""
+"""
+The names of dimensions: in types, one for each `?`, and as the starts of rows, each is declared.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import NoReturn
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NoReturn, cast
 
-from xdsl.dialects.builtin import IntegerAttr, ModuleOp, StringAttr
+from xdsl.dialects.builtin import FunctionType, IntegerAttr, ModuleOp, StringAttr, TensorType
 from xdsl.ir import Attribute, Operation
 from xdsl.utils.exceptions import VerifyException
 
@@ -15,7 +17,7 @@ from rlx.passes.diagnostics import IrError
 
 
 def check_dims(module: ModuleOp) -> None:
-    """Raise IrError at the first operation that names a dimension its module does not declare."""
+    """Raise IrError at the first operation with a dimension that its module does not declare."""
     declared = module.attributes.get(DIMS)
     if not isinstance(declared, DimTableAttr | None):
         raise IrError(module, f"expected {DIMS} to be a #hir.dim_table, got {declared}")
@@ -28,8 +30,8 @@ def _check(op: Operation, table: Mapping[str, DimDef]) -> None:
     if isinstance(op, ModuleOp):
         return check_dims(op)
     blocks = [block for region in op.regions for block in region.blocks]
-    types = [*op.result_types, *(a.type for block in blocks for a in block.args)]
-    for name in [*(n for t in types for n in _names(t)), *_starts(op)]:
+    types = [*op.result_types, *(a.type for block in blocks for a in block.args), *_signature(op)]
+    for name in [*(n for t in types for n in _names(op, t)), *_starts(op)]:
         if name not in table:
             what = ", ".join(table) or "nothing"
             message = f"dimension '{name}' is not declared: {DIMS} declares {what}"
@@ -116,8 +118,16 @@ def _starts(op: Operation) -> list[str]:
     return [start.data] if isinstance(start, StringAttr) else []
 
 
-def _names(type_: Attribute) -> list[str]:
-    try:
-        return [d for d in dims_of(type_) if isinstance(d, str)]
-    except VerifyException:
+def _signature(op: Operation) -> Sequence[Attribute]:
+    """Return the types of a function, which has no arguments where it is only declared."""
+    type_ = op.properties.get("function_type")
+    return (*type_.inputs, *type_.outputs) if isinstance(type_, FunctionType) else ()
+
+
+def _names(op: Operation, type_: Attribute) -> list[str]:
+    if not isinstance(type_, TensorType):
         return []
+    try:
+        return [d for d in dims_of(cast(Attribute, type_)) if isinstance(d, str)]
+    except VerifyException as e:
+        raise IrError(op, f"{op.name}: {e}") from None

@@ -9,7 +9,7 @@ from rlx.dialects import lir, mir
 from rlx.dialects.common import PhaseKind, dims_of, format_of, spell
 from rlx.dialects.ops import StateRole
 from rlx.lowering.kernels import scratch_of
-from rlx.passes.buffers import size_of
+from rlx.passes.buffers import element_bytes, size_of
 from rlx.passes.plan_access import launches, root_of
 from rlx.passes.program import Program, fail, spell_all
 
@@ -188,6 +188,13 @@ def _check_slot(program: Program, op: lir.SlotOp) -> None:
 
 
 def _check_view(program: Program, op: lir.ViewOp) -> None:
+    width = element_bytes(op.result.type)
+    if op.byte_offset.value.data % width:
+        fail(
+            op,
+            f"expected a multiple of {width} bytes, the size of an element of "
+            f"{spell(op.result.type)}, got byte {op.byte_offset.value.data}",
+        )
     size = _bytes(program, op, op.root.type)
     end = op.byte_offset.value.data + _bytes(program, op, op.result.type)
     if end > size:

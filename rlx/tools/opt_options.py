@@ -12,6 +12,8 @@ from rlx.passes.registry import PASSES
 from rlx.tools.targets import TARGETS
 
 SEPARATOR = "// -----"
+_GIVEN = "_given"
+"""Where the names of options are noted while a command line is read."""
 
 
 class _ArgumentParser(argparse.ArgumentParser):
@@ -21,6 +23,25 @@ class _ArgumentParser(argparse.ArgumentParser):
 
 def _words(text: str) -> list[str]:
     return text.split(",")
+
+
+class _Once(argparse.Action):
+    """Takes the value of an option that may be given once."""
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: object,
+        option_string: str | None = None,
+    ) -> None:
+        given = vars(namespace).setdefault(_GIVEN, set[str]())
+        if self.dest in given:
+            first = getattr(namespace, self.dest)
+            both = f": write {option_string} '{first},{values}'" if self.dest == "passes" else ""
+            parser.error(f"expected one {option_string}, got '{first}' and '{values}'{both}")
+        given.add(self.dest)
+        setattr(namespace, self.dest, values)
 
 
 class _Group:
@@ -33,7 +54,7 @@ class _Group:
         self._group.add_argument(*names, action="store_true", help=help)
 
     def value(self, *names: str, help: str, metavar: str, default: str = "") -> None:
-        self._group.add_argument(*names, default=default, metavar=metavar, help=help)
+        self._group.add_argument(*names, action=_Once, default=default, metavar=metavar, help=help)
 
     def values(self, *names: str, help: str, metavar: str) -> None:
         self._group.add_argument(*names, action="append", default=[], metavar=metavar, help=help)
@@ -44,13 +65,15 @@ class _Group:
         )
 
     def choice(self, *names: str, help: str, choices: Sequence[str]) -> None:
-        self._group.add_argument(*names, choices=choices, default=choices[0], help=help)
+        self._group.add_argument(
+            *names, action=_Once, choices=choices, default=choices[0], help=help
+        )
 
     def real(self, *names: str, help: str, metavar: str) -> None:
-        self._group.add_argument(*names, type=float, metavar=metavar, help=help)
+        self._group.add_argument(*names, action=_Once, type=float, metavar=metavar, help=help)
 
     def number(self, *names: str, help: str) -> None:
-        self._group.add_argument(*names, type=int, default=0, metavar="N", help=help)
+        self._group.add_argument(*names, action=_Once, type=int, default=0, metavar="N", help=help)
 
 
 def parse_arguments(args: Sequence[str]) -> argparse.Namespace:
@@ -74,6 +97,7 @@ def parse_arguments(args: Sequence[str]) -> argparse.Namespace:
     _add_tracing(parser)
     _add_running(parser)
     parsed = parser.parse_args(args)
+    vars(parsed).pop(_GIVEN, None)
     _check(parsed)
     return parsed
 

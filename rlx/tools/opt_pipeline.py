@@ -6,11 +6,17 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import MISSING, Field, fields
 from inspect import getdoc
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_type_hints
 
 from xdsl.passes import ModulePass
-from xdsl.utils.arg_spec import ArgSpec, ArgSpecConvertible, parse_pipeline
+from xdsl.utils.arg_spec import (
+    ArgSpec,
+    ArgSpecConvertible,
+    ParameterListType,
+    parse_pipeline,
+)
 from xdsl.utils.exceptions import ArgSpecParseError
+from xdsl.utils.hints import isa
 from xdsl.utils.target import Target
 
 from rlx.errors import RlxError
@@ -29,8 +35,10 @@ def _specs(text: str) -> Iterator[ArgSpec]:
     """Read a pipeline or a target, `name{option=value other=1,2},name`; expand named pipelines."""
     try:
         specs = list(parse_pipeline(text))
-    except ArgSpecParseError as e:
-        raise RlxError(f"cannot read '{text}': expected name{{option=value ...}},name,...") from e
+    except (ArgSpecParseError, ValueError) as e:  # ValueError: a number of thousands of digits
+        raise RlxError(
+            f"cannot read '{text:.200}': expected name{{option=value ...}},name,..."
+        ) from e
     for spec in specs:
         if spec.name not in PIPELINES:
             yield spec
@@ -51,10 +59,39 @@ def _find(
 def _make(what: str, known: dict[str, Callable[[], type[SpecT]]], spec: ArgSpec) -> SpecT:
     """Return the pass or target that is asked for, with its options."""
     cls = _find(what, known, spec.name)()
+    _check_options(f"{what} '{spec.name}'", cls, spec)
     try:
         return cls.from_spec(spec)
     except ValueError as e:
         raise RlxError(f"{what} '{spec.name}': {e}") from e
+
+
+_WORDS = {int: "a whole number", bool: "true or false", str: "a word", tuple[str, ...]: "words"}
+"""What an option of a type is given as."""
+
+
+def _check_options(what: str, cls: type[ArgSpecConvertible], spec: ArgSpec) -> None:
+    """Raise RlxError for an option that is unknown, missing, or of another type."""
+    types = {f.name: get_type_hints(cls)[f.name] for f in fields(cls) if f.init}
+    given = spec.normalize_parameter_names().parameters
+    for name, values in given.items():
+        if name not in types:
+            known = f"expected {', '.join(types)}" if types else "it takes none"
+            raise RlxError(f"{what}: unknown option '{name}': {known}")
+        if not _fits(values, types[name]):
+            words = (str(v).lower() if isinstance(v, bool) else str(v) for v in values)
+            got = f"'{','.join(words)}'" if values else "nothing"
+            raise RlxError(f"{what}: option '{name}': expected {_WORDS[types[name]]}, got {got}")
+    missing = sorted(cls.required_fields() - given.keys())
+    if missing:
+        raise RlxError(f"{what}: expected the option {', '.join(missing)}")
+
+
+def _fits(values: ParameterListType, type_: Any) -> bool:
+    if len(values) != 1:
+        return isa(values, type_)
+    number = type_ is int and isinstance(values[0], bool)
+    return (isa(values[0], type_) and not number) or isa(values, type_)
 
 
 def make_passes(text: str) -> list[ModulePass]:

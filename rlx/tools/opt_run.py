@@ -108,8 +108,10 @@ def _pairs(option: str, given: Iterable[str], known: list[str]) -> dict[str, str
         if not equals or not value:
             raise RlxError(f"{option}: expected NAME=VALUE, got '{text}'")
         if name not in known:
-            names = ", ".join(known) or "none, the program has no such"
-            raise RlxError(f"{option} {text}: expected a name of {names}, got '{name}'")
+            kind = {"--dim": "free dimension", "--input": "input"}[option]
+            if not known:
+                raise RlxError(f"{option} {text}: the program has no {kind}")
+            raise RlxError(f"{option} {text}: expected a name of {', '.join(known)}, got '{name}'")
         pairs[name] = value
     return pairs
 

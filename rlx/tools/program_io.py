@@ -37,6 +37,8 @@ def io_of(module: ModuleOp) -> Manifest:
     main = program.symbols.get("main")
     if not isinstance(main, FuncOp):
         raise RlxError(f"expected a function @main, the program, got {_spell(program.symbols)}")
+    if main.is_declaration:
+        raise RlxError("expected a function @main with a body, it is only declared")
     inputs, outputs = program.io_names()
     results = main.function_type.outputs.data
     if len(set(inputs)) != len(main.args) or len(set(outputs)) != len(results):

@@ -11,6 +11,7 @@ from xdsl.dialects.builtin import ModuleOp, f32, i32
 from xdsl.dialects.func import FuncOp
 from xdsl.ir import Attribute
 
+import rlx
 from rlx.dialects import hir, mir
 from rlx.dialects.common import dims_of, format_of, tensor
 from rlx.dialects.levels import stage_of
@@ -98,6 +99,56 @@ def test_map_weights():
     assert data.flags.c_contiguous
     np.testing.assert_array_equal(data, given["w"].T)
     np.testing.assert_array_equal(source.raw("w").view(np.float32), np.arange(6))
+
+
+@pytest.mark.parametrize("dtype", ["<f2", ">f2", "bfloat16"])
+def test_map_weights_of_sixteen_bits(dtype: str):
+    if dtype == "bfloat16":
+        dtype = pytest.importorskip("ml_dtypes").bfloat16
+    given = np.array([[0.1, -3.0], [65504.0, 2.0**-14]]).astype(dtype)
+    format = "f16" if given.dtype.kind == "f" else "bf16"
+    source = MapWeights({"w": given})
+    assert source.info("w") == WeightInfo((2, 2), format)
+    data, _ = source.take("w")
+    assert data.dtype == np.float32
+    np.testing.assert_array_equal(data, given.astype(np.float32))
+    assert source.raw("w").tobytes() == given.astype(given.dtype.newbyteorder("=")).tobytes()
+
+
+def test_arrays_of_sixteen_bits_compile_where_declared_so():
+    text = """
+hir.weight @w "w" : tensor<3x4xf16>
+func.func @main(%x: tensor<2x4xf32> {rlx.name = "x"}) -> (tensor<2x3xf32> {rlx.name = "y"}) {
+  %w = hir.load_weight @w : tensor<3x4xf16>
+  %y = hir.linear %x, %w : tensor<2x4xf32>, tensor<3x4xf16> -> tensor<2x3xf32>
+  func.return %y : tensor<2x3xf32>
+}"""
+    rng = np.random.default_rng(5)
+    w, x = rng.standard_normal((3, 4)), rng.standard_normal((2, 4)).astype(np.float32)
+    half = w.astype(np.float16)
+    found = rlx.compile(text, {"w": half})(x)
+    np.testing.assert_allclose(found, x @ half.astype(np.float64).T, rtol=1e-5, atol=1e-6)
+    # Numbers of another type, uint16 too, are never taken for bits.
+    for other in (np.float32, np.uint16):
+        with pytest.raises(RlxError, match=r"expected \[3, 4\] f16, got \[3, 4\] f32"):
+            rlx.compile(text, {"w": w.astype(other)})
+
+
+@pytest.mark.parametrize("stage", [RmsNorm("n", 1e-6), Linear("w", "b")])
+def test_stages_take_arrays_of_sixteen_bits(stage: RmsNorm | Linear):
+    rng = np.random.default_rng(6)
+    w = {k: rng.standard_normal(s).astype(np.float16) for k, s in
+         {"n": 16, "w": (5, 16), "b": 5}.items()}  # fmt: skip
+    flow = ModelFlow("test")
+    flow.input("x", (3, 16)).stage(Named("y", stage)).output("y")
+    built = flow.build(MapWeights(w))
+    x = rng.standard_normal((3, 16)).astype(np.float32)
+    n, m, b = (a.astype(np.float64) for a in w.values())
+    norm = x / np.sqrt((x.astype(np.float64) ** 2).mean(1, keepdims=True) + 1e-6) * n
+    y = rlx.compile(built.module, built.weights)(x)
+    np.testing.assert_allclose(
+        y, norm if isinstance(stage, RmsNorm) else x @ m.T + b, rtol=1e-5, atol=1e-5
+    )
 
 
 @pytest.mark.parametrize("method", ["info", "take", "raw"])

@@ -64,7 +64,7 @@ def test_profile_from_toml(tmp_path: Path):
     ("text", "message"),
     [
         ("[fusions]", "unknown key 'fusions': expected fusion, passes, precision, backend"),
-        ("[passes]\nlicm = true", "passes.unknown key 'licm': expected dce"),
+        ("[passes]\nlicm = true", "unknown key 'licm' in [passes]: expected dce"),
         ("[passes]\ndce = 1", "passes.dce: expected true or false, got 1"),
         ('[fusion]\npolicy = "all"', "fusion.policy: expected one of direct, fusable, got 'all'"),
         ("[fusion]\npolicy = {}", "fusion.policy: expected one of direct, fusable"),
@@ -157,6 +157,10 @@ def test_precision_is_a_pass_behind_legalisation(compute, mixed):
     ("profile", "message"),
     [
         (CompileProfile(backend="tpu"), "backend: expected cpu, got 'tpu'"),
+        (
+            CompileProfile(FusionOptions(assert_clean=True, skip=True)),
+            "fusion.assert_clean: expected fusion passes that run, fusion.skip leaves out all",
+        ),
         (
             CompileProfile(FusionOptions(target="abacus")),
             "fusion.target: expected one of auto, .*cpu.*, got 'abacus'",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from functools import cache
 
 import numpy as np
@@ -12,10 +13,14 @@ from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.passes import ModulePass
 
+import rlx
 from rlx.dialects import mir
+from rlx.errors import RlxError
+from rlx.lowering.tensor_program import refusal
 from rlx.passes.derive_phases import DerivePhasesPass
 from rlx.passes.diagnostics import verify
 from rlx.passes.fuse_attention import FuseAttentionPass
+from rlx.passes.fuse_common import MAX_OPERATIONS
 from rlx.passes.fuse_epilogue import FuseEpiloguePass
 from rlx.passes.fuse_norm import FuseNormPass
 from rlx.passes.fuse_residual_norm import FuseResidualNormPass
@@ -146,3 +151,79 @@ def test_a_policy_before_the_fusions_stays_what_it_was(policy: str):
         given = run(apply(rounded, *PASSES), seed, special=False)
         for name in wanted:
             np.testing.assert_array_equal(given[name], wanted[name], strict=True)
+
+
+# Programs that would fuse without an end
+
+
+def compiled(body: list[str], result: str, dims: str) -> tuple[ModuleOp, Callable[..., np.ndarray]]:
+    """A program of one input of some dimensions: after the fusions, and compiled."""
+    type_ = f"tensor<{dims}xf32>"
+    text = (
+        f'func.func @main(%x: {type_} {{rlx.name = "x"}}) -> ({type_} {{rlx.name = "y"}}) {{\n'
+        + "\n".join(body)
+        + f"\nfunc.return %{result} : {type_}\n}}"
+    )
+    module = apply(parse(context(), text.encode(), "test"), FuseRowsPass())
+    for kernel in module.walk():
+        if isinstance(kernel, mir.KernelOp):
+            assert len(list(kernel.ops)) <= MAX_OPERATIONS
+            assert refusal(list(kernel.ops), kernel.yielded.arguments) is None
+    return module, rlx.compile(text, threads=1)
+
+
+def kernels(module: ModuleOp) -> int:
+    return sum(isinstance(op, mir.KernelOp) for op in module.walk())
+
+
+def test_parts_of_parts_of_concatenations_are_several_kernels():
+    # One kernel would hold 2^12 branches.
+    body: list[str] = []
+    whole, half, last = "tensor<8x8xf32>", "tensor<8x4xf32>", "x"
+    for i in range(12):
+        cut = f"mir.slice %{last} starts [0, {{}}] steps [1, 1] : {whole} -> {half}"
+        body += [
+            f"%s{i} = {cut.format(4)}",
+            f"%u{i} = {cut.format(0)}",
+            f"%t{i} = mir.concat axis 1 (%s{i}, %u{i}) : ({half}, {half}) -> {whole}",
+            f"%a{i} = mir.binary sub %{last}, %t{i} : {whole}",
+        ]
+        last = f"a{i}"
+    module, run_ = compiled(body, last, "8x8")
+    assert 2 <= kernels(module) <= 12
+    x = np.random.default_rng(12).standard_normal((8, 8)).astype(np.float32)
+    wanted = x
+    for _ in range(12):
+        wanted = wanted - np.roll(wanted, 4, axis=1)
+    np.testing.assert_array_equal(run_(x), wanted)
+
+
+def test_a_long_chain_of_maps_is_several_kernels():
+    body = [
+        f"%c{i} = mir.unary {'sin' if i % 2 else 'neg'} %{f'c{i - 1}' if i else 'x'} "
+        ": tensor<64xf32>"
+        for i in range(600)
+    ]
+    module, run_ = compiled(body, "c599", "64")
+    assert 600 / MAX_OPERATIONS <= kernels(module) <= 2 * 600 / MAX_OPERATIONS
+    x = np.random.default_rng(600).standard_normal(64).astype(np.float32)
+    wanted = x.astype(np.float64)
+    for i in range(600):
+        wanted = np.sin(wanted) if i % 2 else -wanted
+    np.testing.assert_allclose(run_(x), wanted, rtol=1e-4)
+
+
+@pytest.mark.parametrize("n", [400, 2000])
+def test_a_kernel_by_hand_that_is_too_large_is_an_error_that_says_so(n: int):
+    body = ["%k = mir.kernel -> (tensor<64xf32>) {"]
+    body += [
+        f"%c{i} = mir.unary abs %{f'c{i - 1}' if i else 'x'} : tensor<64xf32>" for i in range(n)
+    ]
+    body += [f"mir.yield %c{n - 1} : tensor<64xf32>", "}"]
+    type_ = "tensor<64xf32>"
+    text = (
+        f'func.func @main(%x: {type_} {{rlx.name = "x"}}) -> ({type_} {{rlx.name = "y"}}) {{\n'
+        + "\n".join([*body, f"func.return %k : {type_}", "}"])
+    )
+    with pytest.raises(RlxError, match=f"kernel of {n} operations.*too many operations"):
+        rlx.compile(text, threads=1)

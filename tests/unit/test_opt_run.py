@@ -156,6 +156,20 @@ def test_bad_requests(rlx_opt, args, message):
     assert len(result.err.splitlines()) == 1
 
 
+def test_a_program_without_free_dimensions_or_inputs_says_so(rlx_opt):
+    text = """
+func.func @main() -> (tensor<f32> {rlx.name = "y"}) {
+  %y = mir.constant dense<1.0> : tensor<f32>
+  func.return %y : tensor<f32>
+}"""
+    result = rlx_opt("--run=main", "--dim=n=3", stdin=text)
+    assert "--dim n=3: the program has no free dimension\n" in result.err
+    result = rlx_opt("--run=main", "--input=x=x.npy", stdin=text)
+    assert "--input x=x.npy: the program has no input\n" in result.err
+    result = rlx_opt("--run=main", stdin="func.func private @main(tensor<4xf32>)")
+    assert "expected a function @main with a body" in result.err
+
+
 @pytest.mark.parametrize("how", ["reference", "jit"])
 @pytest.mark.parametrize(
     "array", [np.zeros((2, 2), np.float32), np.zeros((2, 3), np.int32), np.zeros(6, np.float32)]

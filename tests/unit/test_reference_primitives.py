@@ -215,9 +215,16 @@ def test_gather_clamps():
     y = run("mir.gather %x, %i axis 0 : $x, $i -> tensor<4xi32>", "tensor<4xi32>", x=x,
             i=np.array(1, np.int32))  # fmt: skip
     same(y, x[1])
-    with pytest.raises(RlxError, match=r"axis 0 of \[0, 4\] has no element"):
-        run("mir.gather %x, %i axis 0 : $x, $i -> tensor<2x2x4xi32>", "tensor<2x2x4xi32>",
-            x=x[:0], i=ids)  # fmt: skip
+
+
+def test_gather_of_an_axis_without_elements_is_zero():
+    x, ids = np.zeros((0, 4), np.int32), np.array([[2, -7], [9, 0]], np.int64)
+    y = run("mir.gather %x, %i axis 0 : $x, $i -> tensor<2x2x4xi32>", "tensor<2x2x4xi32>", x=x,
+            i=ids)  # fmt: skip
+    same(y, np.zeros((2, 2, 4), np.int32))
+    y = run("mir.gather %x, %i axis 0 : $x, $i -> tensor<0x2x4xi32>", "tensor<0x2x4xi32>", x=x,
+            i=ids[:0])  # fmt: skip
+    same(y, np.zeros((0, 2, 4), np.int32))
 
 
 # Control flow

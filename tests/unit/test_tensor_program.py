@@ -455,6 +455,9 @@ def test_gather_clamps_and_reads_nothing_of_an_empty_axis(level: str):
     np.testing.assert_array_equal(y, x[[0, 0, 2, 2]])
     (y,) = kernel.run([x[:0], ids], s=0)
     np.testing.assert_array_equal(y, np.zeros((4, 5), np.float32))
+    never = Compiled(level, [t(0, 5), t(4, e=i32)], lambda o, x, i: o(mir.GatherOp(x, i, 0)))
+    (y,) = never.run([x[:0], ids])
+    np.testing.assert_array_equal(y, np.zeros((4, 5), np.float32))
 
 
 @pytest.mark.parametrize("level", levels())

@@ -392,6 +392,23 @@ builtin.module {{
         assert len(list(function.walk())) == 2
 
 
+def test_a_function_that_is_only_declared_stays_with_its_repeat():
+    """No pass looks for the arguments of a body that isn't there."""
+    module = parse("""
+builtin.module attributes {rlx.dims = #hir.dim_table<past = 0 to 8>} {
+  hir.state @k keys head_dim 16 : tensor<32x64xf32>
+  func.func private @layer(tensor<4xf32>, tensor<32x64xf32>) -> tensor<4xf32>
+  func.func @main(%x: tensor<4xf32>) -> tensor<4xf32> {
+    %k = mir.load_state @k : tensor<32x64xf32>
+    %y = mir.repeat @layer(%x, %k) layers 0 to 2 : (tensor<4xf32>, tensor<32x64xf32>) -> tensor<4xf32>
+    func.return %y : tensor<4xf32>
+  }
+}""")  # noqa: E501
+    wanted = str(module)
+    for p in (*PASSES_OF_VALUES, UnfusePass(), HoistParamsPass()):
+        assert str(applied(module, p)) == wanted, p.name
+
+
 def test_every_pass_is_registered_under_its_name():
     for p in (*PASSES_OF_VALUES, UnfusePass()):
         assert PASSES[p.name]() is type(p)

@@ -162,10 +162,29 @@ builtin.module {
 
 // -----
 
-// CHECK: error: pass 'plan-lir': plan-lir: expected a function @nowhere, there is none
+// CHECK: error: pass 'plan-lir': mir.repeat: expected a func.func @nowhere, there is none
 builtin.module @no_callee {
   func.func @main(%x: tensor<4xf32>) -> tensor<4xf32> {
     %y = mir.repeat @nowhere(%x) layers 0 to 2 : (tensor<4xf32>) -> tensor<4xf32>
     func.return %y : tensor<4xf32>
   }
+}
+
+// -----
+
+// A function that is only declared can't be repeated, nor be the program.
+builtin.module {
+  func.func private @layer(tensor<4xf32>) -> tensor<4xf32>
+  func.func @main(%x: tensor<4xf32>) -> tensor<4xf32> {
+    // CHECK: :[[# @LINE + 1]]:5: error: pass 'plan-lir': mir.repeat: expected a function with a body, @layer is only declared
+    %y = mir.repeat @layer(%x) layers 0 to 2 : (tensor<4xf32>) -> tensor<4xf32>
+    func.return %y : tensor<4xf32>
+  }
+}
+
+// -----
+
+// CHECK: error: pass 'plan-lir': plan-lir: expected a function @main, the program
+builtin.module {
+  func.func private @main(tensor<4xf32>) -> tensor<4xf32>
 }

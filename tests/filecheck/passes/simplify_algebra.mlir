@@ -93,6 +93,40 @@ builtin.module attributes {rlx.dims = #hir.dim_table<seq = 1 to 16, past = 0 to 
   // CHECK-NEXT:   %e = mir.binary div %i, %five : tensor<4xi32>
   // CHECK-NEXT:   func.return %a_1, %b, %c_1, %d_1, %e : tensor<4xf32>, tensor<4xf32>, tensor<4xi32>, tensor<4xi32>, tensor<4xi32>
 
+  // The ends of the range: a power of two whose reciprocal is not a normal number stays a divisor.
+  func.func @ends(%x: tensor<4xf32>, %y: tensor<4xf64>) -> (tensor<4xf32>, tensor<4xf32>, tensor<4xf32>, tensor<4xf32>, tensor<4xf64>, tensor<4xf64>, tensor<4xf64>, tensor<4xf64>) {
+    %f0 = mir.constant dense<1.401298464324817e-45> : tensor<4xf32>
+    %f1 = mir.constant dense<5.877471754111438e-39> : tensor<4xf32>
+    %f2 = mir.constant dense<1.1754943508222875e-38> : tensor<4xf32>
+    %f3 = mir.constant dense<1.7014118346046923e+38> : tensor<4xf32>
+    %d0 = mir.constant dense<4.9406564584124654e-324> : tensor<4xf64>
+    %d1 = mir.constant dense<1.1125369292536007e-308> : tensor<4xf64>
+    %d2 = mir.constant dense<4.4942328371557898e+307> : tensor<4xf64>
+    %d3 = mir.constant dense<8.9884656743115795e+307> : tensor<4xf64>
+    %a = mir.binary div %x, %f0 : tensor<4xf32>
+    %b = mir.binary div %x, %f1 : tensor<4xf32>
+    %c = mir.binary div %x, %f2 : tensor<4xf32>
+    %d = mir.binary div %x, %f3 : tensor<4xf32>
+    %e = mir.binary div %y, %d0 : tensor<4xf64>
+    %f = mir.binary div %y, %d1 : tensor<4xf64>
+    %g = mir.binary div %y, %d2 : tensor<4xf64>
+    %h = mir.binary div %y, %d3 : tensor<4xf64>
+    func.return %a, %b, %c, %d, %e, %f, %g, %h : tensor<4xf32>, tensor<4xf32>, tensor<4xf32>, tensor<4xf32>, tensor<4xf64>, tensor<4xf64>, tensor<4xf64>, tensor<4xf64>
+  }
+  // CHECK-LABEL: func.func @ends(
+  // CHECK:        %a = mir.binary div %x, %f0 : tensor<4xf32>
+  // CHECK-NEXT:   %b = mir.constant dense<1.7014118{{.*}}e+38> : tensor<4xf32>
+  // CHECK-NEXT:   %b_1 = mir.binary mul %x, %b : tensor<4xf32>
+  // CHECK-NEXT:   %c = mir.constant dense<8.507059{{.*}}e+37> : tensor<4xf32>
+  // CHECK-NEXT:   %c_1 = mir.binary mul %x, %c : tensor<4xf32>
+  // CHECK-NEXT:   %d = mir.binary div %x, %f3 : tensor<4xf32>
+  // CHECK-NEXT:   %e = mir.binary div %y, %d0 : tensor<4xf64>
+  // CHECK-NEXT:   %f = mir.constant dense<8.9884656{{.*}}e+307> : tensor<4xf64>
+  // CHECK-NEXT:   %f_1 = mir.binary mul %y, %f : tensor<4xf64>
+  // CHECK-NEXT:   %g = mir.constant dense<2.225073{{.*}}e-308> : tensor<4xf64>
+  // CHECK-NEXT:   %g_1 = mir.binary mul %y, %g : tensor<4xf64>
+  // CHECK-NEXT:   %h = mir.binary div %y, %d3 : tensor<4xf64>
+
   // Functions applied twice, and signs that go into a sum.
   func.func @functions(%x: tensor<4xf32>, %y: tensor<4xf32>) -> (tensor<4xf32>, tensor<4xf32>, tensor<4xf32>, tensor<4xf32>) {
     %n = mir.unary neg %x : tensor<4xf32>

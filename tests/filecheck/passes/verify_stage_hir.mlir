@@ -237,3 +237,15 @@ builtin.module attributes {rlx.dims = #hir.dim_table<seq = 1 to 8, past = 0 to 2
     func.return %y : tensor<4x64xf32>
   }
 }
+
+// -----
+
+// A repeat of a function that is only declared
+// CHECK: :[[# @LINE + 4]]:5: error: pass 'verify-stage': hir.repeat: expected a function with a body, @layer is only declared
+builtin.module {
+  func.func private @layer(tensor<4xf32>) -> tensor<4xf32>
+  func.func @f(%x: tensor<4xf32>) -> tensor<4xf32> {
+    %y = hir.repeat @layer(%x) layers 0 to 2 : (tensor<4xf32>) -> tensor<4xf32>
+    func.return %y : tensor<4xf32>
+  }
+}

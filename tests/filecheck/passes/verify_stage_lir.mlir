@@ -377,3 +377,14 @@ builtin.module {
     }
   }
 }
+
+// -----
+
+// A view begins where an element does
+// CHECK: error: pass 'verify-stage': lir.view: expected a multiple of 4 bytes, the size of an element of [3] f32, got byte 2
+builtin.module {
+  lir.program @main arena 256 lower_bound 0 alignment 64 state 0 weights 0 fingerprint "" {
+    %0 = lir.slot offset 0 size 64 : tensor<16xf32>
+    %1 = lir.view %0 byte_offset 2 : tensor<16xf32> -> tensor<3xf32>
+  }
+}
