@@ -230,7 +230,11 @@ class _Attention:
     def attend(
         self, ctx: FlowCtx, q: FlowValue, k: FlowValue, v: FlowValue, scale: float
     ) -> FlowValue:
-        """Emit the attention of queries `[rows, width]` on the keys and values of these rows."""
+        """
+        Emit the attention of queries `[rows, width]` on the keys and values of these rows.
+
+        What it sees beside them is what the classes below differ in.
+        """
         raise NotImplementedError
 
 

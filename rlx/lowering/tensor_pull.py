@@ -272,14 +272,12 @@ class Pull(ABC):
         count = self.access.size(n)
         operands = [*inside.values, *at.values, count]
 
+        def element() -> list[Value]:
+            value = self.pull_one(source, inside)
+            return [value if at.uniform else self.places.splat(value)]
+
         def guarded() -> list[Value]:
-            some = self.f.icmp("ne", count, 0)
-            value = lambda: [self.pull_one(source, inside)]  # noqa: E731
-            if at.uniform:
-                return self.places.branch(some, value, lambda: [zero])
-            return self.places.branch(
-                some, lambda: [self.places.splat(v) for v in value()], lambda: [zero]
-            )
+            return self.places.branch(self.f.icmp("ne", count, 0), element, lambda: [zero])
 
         return self.places.place_all(("gather", node, inside), operands, guarded)[0]
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import singledispatch
+from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -248,8 +249,7 @@ class Scope:
 def evaluate(op: Operation, scope: Scope, *args: Array) -> Sequence[Array]:
     """Return the results of an operation on the values of its operands."""
     if op.name in mir.KINDS_BY_NAME and type(op) not in evaluate.registry:
-        import rlx.reference.signal  # noqa: F401  # pyright: ignore  # registers its operations
-
+        import_module("rlx.reference.signal")  # It registers what its operations mean.
         return evaluate(op, scope, *args)
     raise RlxError(f"reference: expected an operation of HIR or MIR, got {op.name}")
 

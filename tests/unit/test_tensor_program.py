@@ -68,7 +68,7 @@ class Ops:
         return op.results[0]
 
     def constant(self, type_: Attribute, values: Sequence[Any]) -> SSAValue:
-        data = DenseIntOrFPElementsAttr.from_list(type_, values)  # pyright: ignore
+        data = DenseIntOrFPElementsAttr.from_list(type_, values)
         return self(mir.ConstantOp(data))
 
     def like(self, value: SSAValue, other: SSAValue) -> SSAValue:
