@@ -40,13 +40,13 @@ from rlx.dialects.common import (
     QuantType,
     spell,
 )
+from rlx.dialects.kinds import UnaryAttr, UnaryKind
 from rlx.dialects.ops import (
     AnyTensor,
     StateRole,
     StateRoleAttr,
     i64_attr,
 )
-from rlx.dialects.primitives import UnaryAttr, UnaryKind
 
 
 @irdl_op_definition

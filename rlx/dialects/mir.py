@@ -49,6 +49,7 @@ from rlx.dialects.common import (
     tensor,
 )
 from rlx.dialects.control import IfOp, WhileOp, YieldOp
+from rlx.dialects.moves import BroadcastOp, ConcatOp, GatherOp, ReshapeOp, SliceOp, TransposeOp
 from rlx.dialects.ops import AnyTensor, StateRole, StateRoleAttr, i64_attr
 from rlx.dialects.primitives import (
     ATTRIBUTES,
@@ -56,22 +57,16 @@ from rlx.dialects.primitives import (
     MOVES,
     PRIMITIVES,
     BinaryOp,
-    BroadcastOp,
     CastOp,
     CompareOp,
-    ConcatOp,
     ConstantOp,
     DotOp,
-    GatherOp,
     IotaOp,
     LayerNormOp,
     ReduceOp,
-    ReshapeOp,
     SdpaOp,
     SelectOp,
-    SliceOp,
     SoftmaxOp,
-    TransposeOp,
     UnaryOp,
 )
 from rlx.dialects.sequence import SCANS, GatedDeltaNetOp

@@ -5,10 +5,11 @@ from __future__ import annotations
 from abc import ABC
 from collections.abc import Sequence
 from math import isfinite
-from typing import ClassVar
+from typing import ClassVar, TypeAlias, cast
 
 from xdsl.dialects.builtin import (
     I64,
+    DenseArrayBase,
     FlatSymbolRefAttrConstr,
     Float64Type,
     FloatAttr,
@@ -52,6 +53,7 @@ from rlx.dialects.common import (
 )
 
 AnyTensor = TensorType.constr()
+Indices: TypeAlias = DenseArrayBase[I64]
 
 
 class StateRole(StrEnum):
@@ -82,6 +84,32 @@ class Number(CustomDirective):
         text = repr(number.value.data)
         mantissa, e, exponent = text.partition("e")
         printer.print_string(f"{mantissa if '.' in mantissa else f'{mantissa}.0'}{e}{exponent}")
+
+
+@irdl_custom_directive
+class Numbers(CustomDirective):
+    """Integers in brackets: `[1, 0]`."""
+
+    values: AttributeVariable
+
+    def parse(self, parser: Parser, state: ParsingState) -> None:
+        numbers = parser.parse_comma_separated_list(parser.Delimiter.SQUARE, parser.parse_integer)
+        self.values.set(state, indices(numbers))
+
+    def print(self, printer: Printer, state: PrintingState, op: IRDLOperation) -> None:
+        given = self.values.get(op)
+        assert isinstance(given, DenseArrayBase)
+        state.print_whitespace(printer)
+        printer.print_string(f"[{', '.join(map(str, given.get_values()))}]")
+
+
+def indices(numbers: Sequence[int]) -> Indices:
+    return DenseArrayBase.from_list(i64, list(numbers))
+
+
+def numbers(given: Indices) -> list[int]:
+    """Return the integers of an attribute."""
+    return list(cast(Sequence[int], given.get_values()))
 
 
 def check_finite(op: IRDLOperation, name: str, number: FloatAttr[Float64Type]) -> None:

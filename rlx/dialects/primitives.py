@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import isfinite, prod
-from typing import Any, ClassVar, TypeAlias, cast
+from typing import Any, ClassVar, cast
 
 from xdsl.dialects.builtin import (
     I64,
@@ -26,12 +26,10 @@ from xdsl.dialects.builtin import (
     i1,
     i64,
 )
-from xdsl.dialects.utils import EnumAttribute
-from xdsl.ir import Attribute, SpacedOpaqueSyntaxAttribute, SSAValue
+from xdsl.ir import Attribute, SSAValue
 from xdsl.irdl import (
     IRDLOperation,
     VarConstraint,
-    irdl_attr_definition,
     irdl_op_definition,
     operand_def,
     opt_operand_def,
@@ -39,14 +37,6 @@ from xdsl.irdl import (
     prop_def,
     result_def,
     traits_def,
-    var_operand_def,
-)
-from xdsl.irdl.declarative_assembly_format import (
-    AttributeVariable,
-    CustomDirective,
-    ParsingState,
-    PrintingState,
-    irdl_custom_directive,
 )
 from xdsl.parser import Parser
 from xdsl.printer import Printer
@@ -56,132 +46,35 @@ from xdsl.utils.str_enum import StrEnum
 
 from rlx.dialects import infer, shapes
 from rlx.dialects.common import element_bytes, element_of, spell
-from rlx.dialects.ops import AnyTensor, Number, check_finite, f64_attr, i64_attr
-
-Indices: TypeAlias = DenseArrayBase[I64]
+from rlx.dialects.kinds import (
+    BOOL_BINARY,
+    FLOAT_BINARY,
+    FLOAT_UNARY,
+    INTEGER_BINARY,
+    INTEGER_UNARY,
+    BinaryAttr,
+    BinaryKind,
+    CompareAttr,
+    CompareKind,
+    ReduceAttr,
+    ReduceKind,
+    UnaryAttr,
+    UnaryKind,
+)
+from rlx.dialects.moves import BroadcastOp, ConcatOp, GatherOp, ReshapeOp, SliceOp, TransposeOp
+from rlx.dialects.ops import (
+    AnyTensor,
+    Number,
+    Numbers,
+    check_finite,
+    f64_attr,
+    i64_attr,
+    indices,
+    numbers,
+)
 
 MAX_CONSTANT_BYTES = 1 << 16
 """The largest constant; what is larger is a weight."""
-
-
-class UnaryKind(StrEnum):
-    NEG = "neg"
-    ABS = "abs"
-    SIGN = "sign"
-    NOT = "not"
-    FLOOR = "floor"
-    CEIL = "ceil"
-    ROUND = "round"
-    SQRT = "sqrt"
-    RSQRT = "rsqrt"
-    RECIP = "recip"
-    EXP = "exp"
-    LOG = "log"
-    SIN = "sin"
-    COS = "cos"
-    TAN = "tan"
-    ATAN = "atan"
-    TANH = "tanh"
-    ERF = "erf"
-    SIGMOID = "sigmoid"
-    LOG_SIGMOID = "log_sigmoid"
-    SILU = "silu"
-    GELU = "gelu"
-    GELU_TANH = "gelu_tanh"
-    RELU = "relu"
-    ELU = "elu"
-    SOFTPLUS = "softplus"
-    SOFTSIGN = "softsign"
-    HARD_SIGMOID = "hard_sigmoid"
-    HARD_SWISH = "hard_swish"
-    MISH = "mish"
-
-
-class BinaryKind(StrEnum):
-    ADD = "add"
-    SUB = "sub"
-    MUL = "mul"
-    DIV = "div"
-    MAX = "max"
-    MIN = "min"
-    POW = "pow"
-    MOD = "mod"
-    ATAN2 = "atan2"
-    AND = "and"
-    OR = "or"
-    XOR = "xor"
-    SHL = "shl"
-    SHR = "shr"
-
-
-class CompareKind(StrEnum):
-    EQ = "eq"
-    NE = "ne"
-    LT = "lt"
-    LE = "le"
-    GT = "gt"
-    GE = "ge"
-
-
-class ReduceKind(StrEnum):
-    SUM = "sum"
-    MEAN = "mean"
-    MAX = "max"
-    MIN = "min"
-    PROD = "prod"
-
-
-FLOAT_UNARY = tuple(k for k in UnaryKind if k is not UnaryKind.NOT)
-INTEGER_UNARY = (UnaryKind.NEG, UnaryKind.ABS, UnaryKind.SIGN, UnaryKind.NOT)
-FLOAT_BINARY = tuple(BinaryKind)[:9]
-INTEGER_BINARY = tuple(k for k in BinaryKind if k not in (BinaryKind.POW, BinaryKind.ATAN2))
-BOOL_BINARY = (BinaryKind.AND, BinaryKind.OR, BinaryKind.XOR)
-
-
-@irdl_attr_definition
-class UnaryAttr(EnumAttribute[UnaryKind], SpacedOpaqueSyntaxAttribute):
-    name = "mir.unary_kind"
-
-
-@irdl_attr_definition
-class BinaryAttr(EnumAttribute[BinaryKind], SpacedOpaqueSyntaxAttribute):
-    name = "mir.binary_kind"
-
-
-@irdl_attr_definition
-class CompareAttr(EnumAttribute[CompareKind], SpacedOpaqueSyntaxAttribute):
-    name = "mir.compare_kind"
-
-
-@irdl_attr_definition
-class ReduceAttr(EnumAttribute[ReduceKind], SpacedOpaqueSyntaxAttribute):
-    name = "mir.reduce_kind"
-
-
-@irdl_custom_directive
-class Numbers(CustomDirective):
-    """Integers in brackets: `[1, 0]`."""
-
-    values: AttributeVariable
-
-    def parse(self, parser: Parser, state: ParsingState) -> None:
-        numbers = parser.parse_comma_separated_list(parser.Delimiter.SQUARE, parser.parse_integer)
-        self.values.set(state, indices(numbers))
-
-    def print(self, printer: Printer, state: PrintingState, op: IRDLOperation) -> None:
-        given = self.values.get(op)
-        assert isinstance(given, DenseArrayBase)
-        state.print_whitespace(printer)
-        printer.print_string(f"[{', '.join(map(str, given.get_values()))}]")
-
-
-def indices(numbers: Sequence[int]) -> Indices:
-    return DenseArrayBase.from_list(i64, list(numbers))
-
-
-def numbers(given: Indices) -> list[int]:
-    """Return the integers of an attribute."""
-    return list(cast(Sequence[int], given.get_values()))
 
 
 def _check_kind(
@@ -575,154 +468,6 @@ class SdpaOp(IRDLOperation):
         shapes.expect(self, self.result.type, wanted)
         if self.mask is not None:
             infer.check_mask(self.name, self.mask.type, self.query.type, self.keys.type)
-
-
-# Moves
-
-
-class _Move(IRDLOperation):
-    """Elements of one tensor in another order or shape, named by the result's type."""
-
-    input = operand_def(AnyTensor)
-    result = result_def(AnyTensor)
-    traits = traits_def(Pure())
-    assembly_format = "$input `:` type($input) `->` type($result) attr-dict"
-
-    def __init__(self, input: SSAValue, type: Attribute):
-        super().__init__(operands=[input], result_types=[type])
-
-
-@irdl_op_definition
-class ReshapeOp(_Move):
-    """The same elements in row-major order under another shape."""
-
-    name = "mir.reshape"
-
-    def verify_(self) -> None:
-        infer.check_element(self.name, self.input.type, infer.ELEMENTS)
-        infer.check_reshape(self.name, self.input.type, self.result.type)
-
-
-@irdl_op_definition
-class BroadcastOp(_Move):
-    """Repeats a tensor along new leading dimensions and dimensions of size 1."""
-
-    name = "mir.broadcast"
-
-    def verify_(self) -> None:
-        infer.check_element(self.name, self.input.type, infer.ELEMENTS)
-        infer.check_broadcast(self.name, self.input.type, self.result.type)
-
-
-@irdl_op_definition
-class TransposeOp(IRDLOperation):
-    """Axis i of the result is axis order[i] of the input."""
-
-    name = "mir.transpose"
-    input = operand_def(AnyTensor)
-    order = prop_def(DenseArrayBase.constr(i64))
-    custom_directives = (Numbers,)
-    result = result_def(AnyTensor)
-    traits = traits_def(Pure())
-    assembly_format = "$input custom<Numbers>($order) `:` type($input) `->` type($result) attr-dict"
-
-    def __init__(self, input: SSAValue, order: Sequence[int]):
-        super().__init__(
-            operands=[input],
-            properties={"order": indices(order)},
-            result_types=[infer.transposed("mir.transpose", input.type, order)],
-        )
-
-    def verify_(self) -> None:
-        infer.check_element(self.name, self.input.type, infer.ELEMENTS)
-        wanted = infer.transposed(self.name, self.input.type, numbers(self.order))
-        shapes.expect(self, self.result.type, wanted)
-
-
-@irdl_op_definition
-class SliceOp(IRDLOperation):
-    """Elements start, start + step, ... of each axis; the result's type says how many."""
-
-    name = "mir.slice"
-    input = operand_def(AnyTensor)
-    starts = prop_def(DenseArrayBase.constr(i64))
-    steps = prop_def(DenseArrayBase.constr(i64))
-    custom_directives = (Numbers,)
-    result = result_def(AnyTensor)
-    traits = traits_def(Pure())
-    assembly_format = (
-        "$input `starts` custom<Numbers>($starts) `steps` custom<Numbers>($steps) `:`"
-        " type($input) `->` type($result) attr-dict"
-    )
-
-    def __init__(
-        self, input: SSAValue, starts: Sequence[int], type: Attribute, steps: Sequence[int] = ()
-    ):
-        super().__init__(
-            operands=[input],
-            properties={
-                "starts": indices(starts),
-                "steps": indices(steps or [1] * len(starts)),
-            },
-            result_types=[type],
-        )
-
-    def verify_(self) -> None:
-        infer.check_element(self.name, self.input.type, infer.ELEMENTS)
-        starts, steps = numbers(self.starts), numbers(self.steps)
-        infer.check_slice(self.name, self.input.type, starts, steps, self.result.type)
-
-
-@irdl_op_definition
-class ConcatOp(IRDLOperation):
-    """Tensors one after the other along an axis."""
-
-    name = "mir.concat"
-    axis = prop_def(IntegerAttr[I64])
-    parts = var_operand_def(AnyTensor)
-    result = result_def(AnyTensor)
-    traits = traits_def(Pure())
-    assembly_format = "`axis` $axis `(` $parts `)` `:` functional-type($parts, $result) attr-dict"
-
-    def __init__(self, axis: int, parts: Sequence[SSAValue], type: Attribute):
-        super().__init__(operands=[parts], properties={"axis": i64_attr(axis)}, result_types=[type])
-
-    def verify_(self) -> None:
-        infer.check_element(self.name, self.result.type, infer.ELEMENTS)
-        types = [part.type for part in self.parts]
-        infer.check_concat(self.name, types, self.axis.value.data, self.result.type)
-
-
-@irdl_op_definition
-class GatherOp(IRDLOperation):
-    """
-    Takes indices along an axis; an index beyond it means its first or last element.
-
-    An axis without elements has neither: the result is then 0, whatever the indices.
-    """
-
-    name = "mir.gather"
-    input = operand_def(AnyTensor)
-    ids = operand_def(AnyTensor)
-    axis = prop_def(IntegerAttr[I64])
-    result = result_def(AnyTensor)
-    traits = traits_def(Pure())
-    assembly_format = (
-        "$input `,` $ids `axis` $axis `:` type($input) `,` type($ids) `->` type($result) attr-dict"
-    )
-
-    def __init__(self, input: SSAValue, ids: SSAValue, axis: int):
-        super().__init__(
-            operands=[input, ids],
-            properties={"axis": i64_attr(axis)},
-            result_types=[infer.gathered("mir.gather", input.type, ids.type, axis)],
-        )
-
-    def verify_(self) -> None:
-        infer.check_element(self.name, self.input.type, infer.ELEMENTS)
-        axis = self.axis.value.data
-        wanted = infer.gathered(self.name, self.input.type, self.ids.type, axis)
-        shapes.expect(self, self.result.type, wanted)
 
 
 def tensor_of(value: SSAValue) -> TensorType[Attribute]:

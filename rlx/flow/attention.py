@@ -15,8 +15,8 @@ import numpy as np
 
 from rlx.dialects import hir, mir
 from rlx.dialects.common import Dim
+from rlx.dialects.kinds import BinaryKind, CompareKind
 from rlx.dialects.ops import StateRole
-from rlx.dialects.primitives import BinaryKind, CompareKind
 from rlx.errors import RlxError
 from rlx.flow import tensors
 from rlx.flow.context import KEYS, PAST, FlowCtx, FlowStage

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from rlx.dialects import mir
-from rlx.dialects.primitives import BinaryKind, UnaryKind
+from rlx.dialects.kinds import BinaryKind, UnaryKind
 from rlx.errors import RlxError
 from rlx.flow import tensors
 from rlx.flow.context import FlowCtx, FlowStage

@@ -14,7 +14,7 @@ from xdsl.dialects.builtin import f32, i32
 
 from rlx.dialects import hir, mir
 from rlx.dialects.common import Dim, DimTable, element_of, spell, tensor
-from rlx.dialects.primitives import BinaryKind, UnaryKind
+from rlx.dialects.kinds import BinaryKind, UnaryKind
 from rlx.errors import RlxError
 from rlx.flow import tensors
 from rlx.flow.context import FlowCtx, FlowStage

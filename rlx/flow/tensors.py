@@ -9,7 +9,7 @@ from xdsl.ir import Attribute
 
 from rlx.dialects import mir
 from rlx.dialects.common import Dim, element_of, spell, tensor
-from rlx.dialects.primitives import BinaryKind, ReduceKind, UnaryKind
+from rlx.dialects.kinds import BinaryKind, ReduceKind, UnaryKind
 from rlx.errors import RlxError
 from rlx.flow.context import FlowCtx
 from rlx.flow.state import FlowValue, Shape

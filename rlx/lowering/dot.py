@@ -19,13 +19,8 @@ from xdsl.dialects.builtin import f32 as f32_type
 from xdsl.ir import Operation, SSAValue
 
 from rlx.dialects.common import Dim, dims_of, element_of, spell
-from rlx.dialects.primitives import (
-    BinaryOp,
-    BroadcastOp,
-    ConstantOp,
-    DotOp,
-    UnaryOp,
-)
+from rlx.dialects.moves import BroadcastOp
+from rlx.dialects.primitives import BinaryOp, ConstantOp, DotOp, UnaryOp
 from rlx.errors import RlxError
 from rlx.lowering.body import Body
 from rlx.lowering.dot_few import emit_few, few_rows

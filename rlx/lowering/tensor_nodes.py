@@ -16,7 +16,7 @@ from typing import NamedTuple
 from xdsl.dialects.builtin import f32
 from xdsl.ir import Attribute, Operation, SSAValue
 
-from rlx.dialects import mir, primitives
+from rlx.dialects import mir
 from rlx.dialects.common import (
     DimTable,
     PackedType,
@@ -26,6 +26,7 @@ from rlx.dialects.common import (
     format_of,
     tensor,
 )
+from rlx.dialects.ops import numbers
 
 
 class Size(NamedTuple):
@@ -151,12 +152,12 @@ def _node(op: Operation, name: str, dims: tuple[Size, ...], args: tuple[Node, ..
         case mir.UnaryOp() | mir.BinaryOp() | mir.CompareOp():
             return replace(node, kind=str(op.kind.data))
         case mir.ReduceOp():
-            axes = tuple(sorted(primitives.numbers(op.axes)))
+            axes = tuple(sorted(numbers(op.axes)))
             return replace(node, kind=str(op.kind.data), axes=axes)
         case mir.TransposeOp():
-            return replace(node, axes=tuple(primitives.numbers(op.order)))
+            return replace(node, axes=tuple(numbers(op.order)))
         case mir.SliceOp():
-            starts, steps = (tuple(primitives.numbers(n)) for n in (op.starts, op.steps))
+            starts, steps = (tuple(numbers(n)) for n in (op.starts, op.steps))
             return replace(node, axes=starts, steps=steps)
         case _:
             return node

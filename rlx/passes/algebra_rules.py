@@ -15,7 +15,7 @@ from xdsl.ir import Attribute, SSAValue
 
 from rlx.dialects import infer, mir
 from rlx.dialects.common import element_of
-from rlx.dialects.primitives import BinaryKind, UnaryKind
+from rlx.dialects.kinds import BinaryKind, UnaryKind
 from rlx.passes.matching import (
     Number,
     Replacement,

@@ -11,7 +11,7 @@ from xdsl.ir import Operation, SSAValue
 
 from rlx.dialects import mir
 from rlx.dialects.common import Dim, dims_of, element_of, tensor
-from rlx.dialects.primitives import BinaryKind, CompareKind, UnaryKind
+from rlx.dialects.kinds import BinaryKind, CompareKind, UnaryKind
 
 HIDDEN = -1e9
 """A score of at most this much counts as minus infinity: its weight is 0 beside any other."""

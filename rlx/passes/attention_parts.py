@@ -9,7 +9,8 @@ from xdsl.ir import Attribute, Operation, SSAValue
 
 from rlx.dialects import mir
 from rlx.dialects.common import Dim, dims_of, element_of, tensor
-from rlx.dialects.primitives import BinaryKind, numbers
+from rlx.dialects.kinds import BinaryKind
+from rlx.dialects.ops import numbers
 from rlx.passes.attention_masks import is_causal_choice, mask_for, splat_of
 from rlx.passes.fuse_common import users
 

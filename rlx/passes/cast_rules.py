@@ -14,7 +14,7 @@ from xdsl.ir import Attribute
 
 from rlx.dialects import infer, mir
 from rlx.dialects.common import element_of
-from rlx.dialects.primitives import CompareKind, UnaryKind
+from rlx.dialects.kinds import CompareKind, UnaryKind
 from rlx.passes.algebra_rules import argument_of
 from rlx.passes.matching import Replacement, Rule, ValueRule, fill, is_number
 

@@ -14,7 +14,7 @@ from xdsl.dialects.builtin import ModuleOp
 from xdsl.passes import ModulePass
 
 from rlx.dialects import mir
-from rlx.dialects.primitives import numbers
+from rlx.dialects.ops import numbers
 from rlx.passes.constant_fold import FoldPrimitive
 from rlx.passes.join_rules import JOIN_RULES
 from rlx.passes.map_rules import MAP_RULES

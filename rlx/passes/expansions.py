@@ -16,7 +16,7 @@ from xdsl.ir import Attribute, Operation, SSAValue
 
 from rlx.dialects import infer, mir, ops
 from rlx.dialects.common import Dim, dims_of, element_of, tensor
-from rlx.dialects.primitives import BinaryKind, CompareKind, ReduceKind, UnaryKind
+from rlx.dialects.kinds import BinaryKind, CompareKind, ReduceKind, UnaryKind
 from rlx.passes.matching import fill
 
 B, C, R, U = BinaryKind, CompareKind, ReduceKind, UnaryKind

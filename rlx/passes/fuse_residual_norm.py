@@ -17,7 +17,7 @@ from xdsl.pattern_rewriter import PatternRewriter, RewritePattern, op_type_rewri
 
 from rlx.dialects import mir
 from rlx.dialects.common import dims_of
-from rlx.dialects.primitives import BinaryKind
+from rlx.dialects.kinds import BinaryKind
 from rlx.passes.fuse_common import Fusion, Join, in_order, launch_of
 from rlx.passes.fuse_rows import cannot_join, is_cheap
 from rlx.passes.fusion_cost import source

@@ -11,7 +11,7 @@ from xdsl.ir import Operation, SSAValue
 
 from rlx.dialects import mir
 from rlx.dialects.common import dims_of, element_of, tensor
-from rlx.dialects.primitives import numbers
+from rlx.dialects.ops import numbers
 from rlx.passes.matching import Replacement, Rule, ValueRule
 
 

@@ -14,7 +14,7 @@ from xdsl.utils.exceptions import VerifyException
 
 from rlx.dialects import hir, mir
 from rlx.dialects.common import QuantType, dims_of, element_of, spell
-from rlx.dialects.primitives import BinaryKind
+from rlx.dialects.kinds import BinaryKind
 from rlx.passes.diagnostics import IrError
 
 Lowered = tuple[Sequence[Operation], Sequence[SSAValue]]

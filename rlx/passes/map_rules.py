@@ -8,7 +8,7 @@ from xdsl.ir import Attribute, Operation, SSAValue
 
 from rlx.dialects import infer, mir
 from rlx.dialects.common import dims_of, element_of, tensor
-from rlx.dialects.primitives import numbers
+from rlx.dialects.ops import numbers
 from rlx.passes.matching import Replacement, Rule, ValueRule, fill, made_for, splat_of
 
 _DEEPEST = 32

@@ -12,7 +12,7 @@ from xdsl.ir import Attribute, Operation, SSAValue
 
 from rlx.dialects import mir
 from rlx.dialects.common import Dim, dims_of
-from rlx.dialects.primitives import numbers
+from rlx.dialects.ops import numbers
 from rlx.passes.matching import Replacement, Rule, ValueRule, fill, splat_of
 
 

@@ -10,7 +10,8 @@ from xdsl.ir import Attribute, Operation, SSAValue
 
 from rlx.dialects import infer, mir
 from rlx.dialects.common import Dim, dims_of, element_of, tensor
-from rlx.dialects.primitives import BinaryKind, ReduceKind, numbers
+from rlx.dialects.kinds import BinaryKind, ReduceKind
+from rlx.dialects.ops import numbers
 from rlx.passes.matching import Replacement, Rule, ValueRule, fill, made_for
 
 R = ReduceKind

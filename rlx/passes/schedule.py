@@ -12,7 +12,7 @@ from xdsl.ir import Attribute, Block, Operation, SSAValue
 from rlx.dialects import mir
 from rlx.dialects.common import DimTable, PhaseAttr, PhaseKind, dims_of, element_of, tensor
 from rlx.dialects.control import YieldOp, yielded
-from rlx.dialects.primitives import numbers
+from rlx.dialects.ops import numbers
 from rlx.lowering.kernels import scratch_of
 from rlx.passes.buffers import Buffer, Space, dies_at, size_of
 from rlx.passes.diagnostics import IrError

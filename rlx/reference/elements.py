@@ -17,7 +17,7 @@ from xdsl.dialects.builtin import bf16, f16, f32, f64, i1
 from xdsl.ir import Attribute
 
 from rlx.dialects.infer import FLOATS, INTEGERS
-from rlx.dialects.primitives import BinaryKind, CompareKind, UnaryKind
+from rlx.dialects.kinds import BinaryKind, CompareKind, UnaryKind
 
 Array: TypeAlias = NDArray[Any]
 Map: TypeAlias = Callable[[Array], Array]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from rlx.dialects.primitives import UnaryKind
+from rlx.dialects.kinds import UnaryKind
 from rlx.reference.elements import UNARY, Array
 
 

@@ -11,8 +11,8 @@ from xdsl.ir import Operation
 from xdsl.passes import ModulePass
 
 from rlx.dialects.hir import StateOp
+from rlx.dialects.kinds import BinaryAttr, BinaryKind, UnaryAttr, UnaryKind
 from rlx.dialects.mir import AppendOp, BinaryOp, UnaryOp
-from rlx.dialects.primitives import BinaryAttr, BinaryKind, UnaryAttr, UnaryKind
 from rlx.passes.registry import PASSES
 
 LAYERS = """\

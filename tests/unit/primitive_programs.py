@@ -26,7 +26,7 @@ from xdsl.utils.exceptions import VerifyException
 
 from rlx.dialects import mir
 from rlx.dialects.common import DIMS, DimDef, DimTableAttr, dims_of, element_of, tensor
-from rlx.dialects.primitives import BinaryKind, CompareKind, ReduceKind, UnaryKind
+from rlx.dialects.kinds import BinaryKind, CompareKind, ReduceKind, UnaryKind
 
 B, R, U = BinaryKind, ReduceKind, UnaryKind
 SHAPES = [(), (4,), (1, 4), (4, 4), ("seq", 4), (4, "seq"), (2, "seq", 4), (6, 4), (1, 1)]

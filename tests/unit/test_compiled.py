@@ -11,7 +11,7 @@ from fuzz import Case, Step, Weights
 from kernels import levels
 
 import rlx
-from rlx.dialects.primitives import FLOAT_BINARY, FLOAT_UNARY, UnaryKind
+from rlx.dialects.kinds import FLOAT_BINARY, FLOAT_UNARY, UnaryKind
 from rlx.errors import RlxError
 from rlx.functions import CompiledFunction
 from rlx.lowering.abi import Sampling

@@ -65,7 +65,7 @@ from rlx import (
 )
 from rlx.dialects import mir
 from rlx.dialects.common import tensor
-from rlx.dialects.primitives import UnaryKind
+from rlx.dialects.kinds import UnaryKind
 from rlx.flow.source import MapWeights
 from rlx.passes.pipelines import run_to
 

@@ -26,8 +26,8 @@ from rlx.dialects.common import (
     spell,
     tensor,
 )
+from rlx.dialects.kinds import BinaryKind, UnaryKind
 from rlx.dialects.ops import StateRole
-from rlx.dialects.primitives import BinaryKind, UnaryKind
 from rlx.errors import RlxError
 from rlx.passes.diagnostics import IrError, location_of, show_around, verify
 from rlx.passes.registry import PASSES

@@ -11,17 +11,9 @@ from kernels import levels
 from xdsl.dialects.builtin import DenseIntOrFPElementsAttr, f32, f64
 
 from rlx.dialects.common import tensor
-from rlx.dialects.primitives import (
-    BinaryKind,
-    BinaryOp,
-    BroadcastOp,
-    ConstantOp,
-    DotOp,
-    ReduceKind,
-    ReduceOp,
-    UnaryKind,
-    UnaryOp,
-)
+from rlx.dialects.kinds import BinaryKind, ReduceKind, UnaryKind
+from rlx.dialects.moves import BroadcastOp
+from rlx.dialects.primitives import BinaryOp, ConstantOp, DotOp, ReduceOp, UnaryOp
 from rlx.errors import RlxError
 from rlx.lowering.dot import emit_dot, refusal
 

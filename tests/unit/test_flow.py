@@ -14,9 +14,9 @@ from xdsl.ir import Attribute
 import rlx
 from rlx.dialects import hir, mir
 from rlx.dialects.common import dims_of, format_of, tensor
+from rlx.dialects.kinds import BinaryKind, UnaryKind
 from rlx.dialects.levels import stage_of
 from rlx.dialects.ops import StateRole
-from rlx.dialects.primitives import BinaryKind, UnaryKind
 from rlx.errors import RlxError
 from rlx.flow.attention import RopeTables
 from rlx.flow.context import FlowCtx, FlowStage, symbol_of

@@ -10,7 +10,7 @@ from flows import RandomWeights, check, flow_of, layer_norm, rms_norm, silu
 from xdsl.dialects.builtin import f32, i32
 
 from rlx.dialects import hir
-from rlx.dialects.primitives import UnaryKind
+from rlx.dialects.kinds import UnaryKind
 from rlx.errors import RlxError
 from rlx.flow.context import FlowStage
 from rlx.flow.feed_forward import GeGlu, GeluFfn, SwiGlu, VisionSwiGluFfn

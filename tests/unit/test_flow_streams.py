@@ -12,7 +12,7 @@ from flows import Checked, RandomWeights, attention, check, flow_of, layer_norm
 from xdsl.dialects.builtin import f32
 
 from rlx.dialects import hir, mir
-from rlx.dialects.primitives import UnaryKind
+from rlx.dialects.kinds import UnaryKind
 from rlx.errors import RlxError
 from rlx.flow.gdn import NORM_EPS, GdnGate, GdnInputs, GdnScan
 from rlx.flow.layers import Repeat

@@ -16,7 +16,7 @@ from xdsl.passes import ModulePass
 
 from rlx.dialects import hir, infer, mir
 from rlx.dialects.common import element_of
-from rlx.dialects.primitives import BinaryAttr, BinaryKind, CompareKind, ReduceKind, UnaryKind
+from rlx.dialects.kinds import BinaryAttr, BinaryKind, CompareKind, ReduceKind, UnaryKind
 
 
 def test_random_modules(fuzz_count: Callable[[int, int], int]):

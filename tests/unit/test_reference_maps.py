@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from references import ELEMENTS, INTEGERS, close, run, same, typed
 
-from rlx.dialects.primitives import BinaryKind, CompareKind, UnaryKind
+from rlx.dialects.kinds import BinaryKind, CompareKind, UnaryKind
 
 # Maps
 

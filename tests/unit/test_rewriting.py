@@ -11,8 +11,8 @@ from xdsl.passes import ModulePass
 from xdsl.pattern_rewriter import PatternRewriter, RewritePattern
 from xdsl.traits import HasCanonicalizationPatternsTrait
 
+from rlx.dialects.kinds import UnaryKind
 from rlx.dialects.mir import UnaryOp
-from rlx.dialects.primitives import UnaryKind
 from rlx.errors import RlxError
 from rlx.passes.diagnostics import IrError
 from rlx.passes.registry import PASSES

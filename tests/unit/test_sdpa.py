@@ -9,7 +9,8 @@ import pytest
 from bodies import Compiled, block_of, typed
 from kernels import levels
 
-from rlx.dialects.primitives import SdpaOp, UnaryKind, UnaryOp
+from rlx.dialects.kinds import UnaryKind
+from rlx.dialects.primitives import SdpaOp, UnaryOp
 from rlx.errors import RlxError
 from rlx.lowering.sdpa import emit_sdpa
 

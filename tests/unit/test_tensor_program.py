@@ -28,7 +28,7 @@ from xdsl.ir import Attribute, Block, Operation, SSAValue
 
 from rlx.dialects import mir
 from rlx.dialects.common import Dim, DimDef, DimTable, dims_of, element_of, tensor
-from rlx.dialects.primitives import BinaryKind, CompareKind, ReduceKind, UnaryKind
+from rlx.dialects.kinds import BinaryKind, CompareKind, ReduceKind, UnaryKind
 from rlx.lowering import values
 from rlx.lowering.body import Body
 from rlx.lowering.emitter import Module

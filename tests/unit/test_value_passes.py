@@ -36,7 +36,7 @@ from xdsl.utils.exceptions import VerifyException
 
 from rlx.dialects import mir
 from rlx.dialects.common import tensor
-from rlx.dialects.primitives import BinaryKind, CompareKind, ReduceKind, UnaryKind
+from rlx.dialects.kinds import BinaryKind, CompareKind, ReduceKind, UnaryKind
 from rlx.passes.algebra_rules import ALGEBRA_RULES
 from rlx.passes.cast_rules import CAST_RULES
 from rlx.passes.constant_fold import (

@@ -312,7 +312,7 @@ def test_comparisons_are_false_with_nan_but_for_ne(element: str, level: str):
 
 
 def test_every_kind_is_tested():
-    from rlx.dialects.primitives import FLOAT_BINARY, UnaryKind
+    from rlx.dialects.kinds import FLOAT_BINARY, UnaryKind
 
     assert {*FUNCTIONS, "gelu_tanh", "silu_bf16"} == set(UNARY)
     assert {*BINARIES, "mod"} == set(BINARY)

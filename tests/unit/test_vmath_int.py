@@ -105,7 +105,7 @@ def test_i1(kind: str, level: str):
 
 
 def test_every_kind_is_tested():
-    from rlx.dialects.primitives import INTEGER_BINARY, INTEGER_UNARY, CompareKind
+    from rlx.dialects.kinds import INTEGER_BINARY, INTEGER_UNARY, CompareKind
 
     assert {str(kind) for kind in INTEGER_UNARY} == set(UNARY)
     assert {str(kind) for kind in INTEGER_BINARY} == set(BINARY)
