@@ -117,13 +117,19 @@ def insert_barriers(
 def _since_barrier(block: Block) -> Iterator[lir.LaunchOp]:
     """Give the launches of a block that may come after its last barrier, from the end."""
     for op in reversed(list(block.ops)):
-        passes = any(isinstance(inner, lir.BarrierOp) for inner in op.walk())
-        if passes and isinstance(op, lir.BarrierOp | lir.LoopOp):
+        if _always_waits(op):
             if isinstance(op, lir.LoopOp):
                 yield from _since_barrier(op.body.block)
             return
         # Of a branch or a loop that may not run, every launch is taken, and what is before it.
         yield from (inner for inner in op.walk() if isinstance(inner, lir.LaunchOp))
+
+
+def _always_waits(op: Operation) -> bool:
+    """Return whether every way through an operation passes a barrier."""
+    if isinstance(op, lir.LoopOp):
+        return any(map(_always_waits, op.body.block.ops))
+    return isinstance(op, lir.BarrierOp)
 
 
 def _insert(ops: Iterable[Operation], written: dict[str, set[int]], pending: _Pending) -> None:

@@ -15,6 +15,7 @@ import rlx
 from rlx.dialects import lir
 from rlx.dialects.ops import i64_attr
 from rlx.lowering.target import Target
+from rlx.passes.barriers import insert_barriers
 from rlx.passes.pipelines import run_to
 from rlx.passes.source import context, parse
 from rlx.passes.verify_plan import check_planned
@@ -222,6 +223,42 @@ def test_a_plan_that_passes_its_check_gives_the_same_results(text: str):
             f = rlx.compile(moved)
             assert [[v.tobytes() for v in f(x=x, **given)] for given in inputs] == wanted
     assert refused or text is IF
+
+
+HANDED_ON = """
+  lir.kernel @neg {
+  ^bb0(%0: tensor<1xi32>):
+    %1 = mir.unary neg %0 : tensor<1xi32>
+    mir.yield %1 : tensor<1xi32>
+  }
+  lir.program @main arena 256 lower_bound 0 alignment 64 state 0 weights 0 fingerprint "" {
+    %ids = lir.input "ids" index 0 : tensor<1xi32>
+    %c = lir.input "c" index 1 : tensor<i1>
+    %token = lir.output "token" index 0 : tensor<1xi32>
+    %a = lir.slot offset 0 size 4 : tensor<1xi32>
+    %b = lir.slot offset 64 size 4 : tensor<1xi32>
+    lir.launch @neg steady_state ins(%ids : tensor<1xi32>) outs(%token : tensor<1xi32>)
+    lir.loop 0 to 1 {
+    ^bb0(%layer: index):
+      lir.if %c : tensor<i1> {
+        lir.launch @neg steady_state ins(%a : tensor<1xi32>) outs(%b : tensor<1xi32>)
+        lir.launch @neg steady_state ins(%b : tensor<1xi32>) outs(%a : tensor<1xi32>)
+      } else {
+      ^bb1:
+      }
+    }
+  }
+"""
+
+
+def test_a_barrier_that_a_branch_may_skip_does_not_end_a_step():
+    module = module_of(HANDED_ON)
+    (program,) = [op for op in module.ops if isinstance(op, lir.ProgramOp)]
+    kernels = [op for op in module.ops if isinstance(op, lir.KernelOp)]
+    insert_barriers(program.body.block, kernels, {"ids": "token"})
+    assert sum(isinstance(op, lir.BarrierOp) for op in module.walk()) == 2
+    # The input that the first launch reads is written when the step hands its token on.
+    assert isinstance(program.body.block.last_op, lir.BarrierOp)
 
 
 def test_the_example_that_iterates_until_it_settles():
