@@ -21,7 +21,6 @@ from xdsl.dialects.builtin import (
     Float64Type,
     FloatAttr,
     IntegerAttr,
-    TensorType,
     UnitAttr,
     i1,
     i64,
@@ -468,11 +467,6 @@ class SdpaOp(IRDLOperation):
         shapes.expect(self, self.result.type, wanted)
         if self.mask is not None:
             infer.check_mask(self.name, self.mask.type, self.query.type, self.keys.type)
-
-
-def tensor_of(value: SSAValue) -> TensorType[Attribute]:
-    """Return the type of a value that is a tensor."""
-    return cast(TensorType[Attribute], value.type)
 
 
 MAPS = (UnaryOp, BinaryOp, CompareOp, SelectOp, CastOp)

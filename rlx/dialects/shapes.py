@@ -46,11 +46,6 @@ def check_state(what: str, type_: Attribute, head_dim: int) -> None:
         )
 
 
-def check_elementwise(what: str, type_: Attribute) -> None:
-    dims_of(type_)
-    _floats(what, type_)
-
-
 def _matrix(what: str, type_: Attribute) -> tuple[Dim, Dim]:
     dims = dims_of(type_)
     if len(dims) != 2:

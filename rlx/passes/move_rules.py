@@ -8,17 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from xdsl.ir import Attribute, Operation, SSAValue
+from xdsl.ir import Operation, SSAValue
 
 from rlx.dialects import mir
-from rlx.dialects.common import Dim, dims_of
+from rlx.dialects.common import dims_of
 from rlx.dialects.ops import numbers
 from rlx.passes.matching import Replacement, Rule, ValueRule, fill, splat_of
-
-
-def squeezed(type_: Attribute) -> tuple[Dim, ...]:
-    """Return the dimensions that are not 1."""
-    return tuple(d for d in dims_of(type_) if d != 1)
 
 
 class DropIdentityMove(ValueRule[Operation]):
