@@ -112,7 +112,11 @@ def _sizes(f: Function, table: DimTable, free: dict[str, Value]) -> dict[str, Va
 
 
 def _family(body: Body) -> Callable[[Body], None]:
-    """Return the generator of a kernel, by what its operations are."""
+    """
+    Return the generator of a kernel, by what its operations are.
+
+    Those that a language model does without are imported when a kernel needs them.
+    """
     kinds = {type(op) for op in body.ops}
     if mir.MatmulOp in kinds:
         return emit_contraction
