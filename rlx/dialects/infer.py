@@ -142,6 +142,84 @@ def check_broadcast(what: str, type_: Attribute, result: Attribute) -> None:
         )
 
 
+def scalar(type_: Attribute) -> TensorType[Attribute]:
+    """Return the type without dimensions."""
+    return tensor([], element_of(type_))
+
+
+def padded(
+    what: str, type_: Attribute, low: Sequence[int], high: Sequence[int], between: Sequence[int]
+) -> TensorType[Attribute]:
+    """Return the type with elements added to each axis; only dimensions of numbers may grow."""
+    dims = dims_of(type_)
+    if not len(low) == len(high) == len(between) == len(dims):
+        raise VerifyException(
+            f"{what}: expected three counts for each axis of {spell(type_)}, "
+            f"got {list(low)}, {list(high)} and {list(between)}"
+        )
+    if min((*low, *high, *between), default=0) < 0:
+        raise VerifyException(
+            f"{what}: expected counts from 0, got {list(low)}, {list(high)} and {list(between)}"
+        )
+    new: list[Dim] = []
+    for d, a, b, c in zip(dims, low, high, between, strict=True):
+        if isinstance(d, str) and (a or b or c):
+            raise VerifyException(
+                f"{what}: expected a result type with a name for the padded dimension {d}"
+            )
+        new.append(d if isinstance(d, str) else a + d + max(d - 1, 0) * c + b)
+    return tensor(new, element_of(type_))
+
+
+def check_pad(
+    what: str,
+    type_: Attribute,
+    low: Sequence[int],
+    high: Sequence[int],
+    between: Sequence[int],
+    result: Attribute,
+) -> None:
+    """
+    Raise VerifyException where a result isn't the padded tensor.
+
+    The module's table says how a dimension with a name grows (`rlx.passes.verify_dims`).
+    """
+    dims, new = dims_of(type_), dims_of(result)
+    counts = list(zip(low, high, between, strict=False))
+    named = [i for i, d in enumerate(dims) if isinstance(d, str) and i < len(counts)]
+    plain = [1 if i in named else d for i, d in enumerate(dims)]
+    kept = [[0 if i in named else n for i, n in enumerate(c)] for c in (low, high, between)]
+    wanted = dims_of(padded(what, tensor(plain, element_of(type_)), *kept))
+    fits = len(new) == len(dims) and all(
+        isinstance(new[i], str) and not counts[i][2] and (any(counts[i]) or new[i] == dims[i])
+        if i in named
+        else new[i] == wanted[i]
+        for i in range(len(dims))
+    )
+    if not fits or element_of(type_) != element_of(result):
+        raise VerifyException(
+            f"{what}: expected {spell(type_)} with {list(low)} elements before, {list(high)} after "
+            f"and {list(between)} between, got {spell(result)}: a dimension with a name grows to "
+            "another with a name, and has none between"
+        )
+
+
+def windows(
+    what: str, type_: Attribute, axis: int, size: int, stride: int, step: int
+) -> TensorType[Attribute]:
+    """Return the type with `[windows, size]` for an axis of a number of elements."""
+    check_axes(what, type_, [axis])
+    dims = dims_of(type_)
+    n = dims[axis]
+    if min(size, stride, step) < 1 or not isinstance(n, int) or n < (size - 1) * step + 1:
+        raise VerifyException(
+            f"{what}: expected an axis that holds a window of {size} elements, {step} apart, "
+            f"every {stride} elements, got axis {axis} of {spell(type_)}"
+        )
+    count = (n - (size - 1) * step - 1) // stride + 1
+    return tensor([*dims[:axis], count, size, *dims[axis + 1 :]], element_of(type_))
+
+
 def gathered(what: str, type_: Attribute, ids: Attribute, axis: int) -> TensorType[Attribute]:
     """Return `type[axis := ids]`, where each index takes the place of an axis."""
     check_axes(what, type_, [axis])

@@ -5,6 +5,7 @@ from __future__ import annotations
 from xdsl.dialects.builtin import ModuleOp
 
 from rlx.dialects import hir, mir
+from rlx.dialects.named import NamedOp
 
 _BOTH = {op.name for op in (*mir.PRIMITIVES, *mir.SCANS, *mir.CONTROL, mir.YieldOp)}
 _DECLARATIONS = {hir.WeightOp.name, hir.StateOp.name}
@@ -19,6 +20,8 @@ def stage_of(module: ModuleOp) -> str:
     """
     found = "hir"
     for op in module.walk():
+        if isinstance(op, NamedOp) and not op.LAUNCHED:
+            return "hir"
         dialect = op.name.partition(".")[0]
         if dialect == "lir":
             return "lir"

@@ -49,7 +49,18 @@ from rlx.dialects.common import (
     tensor,
 )
 from rlx.dialects.control import IfOp, WhileOp, YieldOp
-from rlx.dialects.moves import BroadcastOp, ConcatOp, GatherOp, ReshapeOp, SliceOp, TransposeOp
+from rlx.dialects.moves import (
+    BroadcastOp,
+    ConcatOp,
+    GatherOp,
+    PadOp,
+    ReshapeOp,
+    ReverseOp,
+    SliceOp,
+    TransposeOp,
+    WindowOp,
+)
+from rlx.dialects.named import NamedOp
 from rlx.dialects.ops import AnyTensor, StateRole, StateRoleAttr, i64_attr
 from rlx.dialects.primitives import (
     ATTRIBUTES,
@@ -76,9 +87,10 @@ __all__ = [
     "SCANS", "AppendOp", "AttentionOp", "BinaryOp", "BroadcastOp", "CastOp", "CompareOp",
     "ConcatOp", "ConstantOp", "DotOp", "EmbeddingOp", "FirstRowsOp", "GatedDeltaNetOp", "GatherOp",
     "IfOp", "IotaOp", "KernelOp", "LastRowsOp", "LayerNormOp", "LoadStateOp", "LoadWeightOp",
-    "MatmulOp", "Mir", "PackOp", "ReduceOp", "RepeatOp", "ReshapeOp", "RmsNormOp", "RopeOp",
-    "RopeTableOp", "SampleOp", "SdpaOp", "SelectOp", "SliceOp", "SoftmaxOp", "TransposeOp",
-    "UnaryOp", "WhileOp", "YieldOp", "captures", "is_mir", "kind_of", "kind_of_kernel",
+    "MatmulOp", "Mir", "NamedOp", "PackOp", "PadOp", "ReduceOp", "RepeatOp", "ReshapeOp",
+    "ReverseOp", "RmsNormOp", "RopeOp", "RopeTableOp", "SampleOp", "SdpaOp", "SelectOp", "SliceOp",
+    "SoftmaxOp", "TransposeOp", "UnaryOp", "WhileOp", "WindowOp", "YieldOp", "captures", "is_mir",
+    "kind_of", "kind_of_kernel",
 ]  # fmt: skip
 
 PHASE = "phase"
@@ -321,6 +333,9 @@ KINDS: dict[type[Operation], OpKind] = {
     SliceOp: OpKind.NARROW,
     ConcatOp: OpKind.CONCAT,
     GatherOp: OpKind.GATHER,
+    PadOp: OpKind.PAD,
+    WindowOp: OpKind.IM2_COL,
+    ReverseOp: OpKind.REVERSE,
     IfOp: OpKind.IF,
     WhileOp: OpKind.WHILE,
     FirstRowsOp: OpKind.NARROW,
@@ -339,6 +354,8 @@ KINDS_BY_NAME = {
 
 def is_mir(op: Operation) -> bool:
     """Return whether an operation is one of MIR, or of a dialect that MIR may use."""
+    if isinstance(op, NamedOp):
+        return op.LAUNCHED
     return op.name.startswith("mir.") or op.name in KINDS_BY_NAME
 
 
@@ -348,6 +365,8 @@ def kind_of(op: Operation) -> OpKind:
         return OpKind.MATMUL if format_of(op.weight.type) == "f32" else OpKind.DEQUANT_MATMUL
     if isinstance(op, KernelOp):
         return kind_of_kernel(op.ops)
+    if isinstance(op, NamedOp):
+        return op.KIND
     return KINDS.get(type(op)) or KINDS_BY_NAME.get(op.name, OpKind.CUSTOM)
 
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import ClassVar
 
 from xdsl.dialects.builtin import I64, DenseArrayBase, IntegerAttr, i64
 from xdsl.ir import Attribute, SSAValue
 from xdsl.irdl import (
     IRDLOperation,
+    VarConstraint,
     irdl_op_definition,
     operand_def,
     prop_def,
@@ -164,3 +166,118 @@ class GatherOp(IRDLOperation):
         axis = self.axis.value.data
         wanted = infer.gathered(self.name, self.input.type, self.ids.type, axis)
         shapes.expect(self, self.result.type, wanted)
+
+
+@irdl_op_definition
+class PadOp(IRDLOperation):
+    """
+    Adds elements of one value: `low` before and `high` after each axis, `between` after each one.
+
+    An axis of n elements becomes low + n + (n - 1) * between + high, where n is not 0. The value is
+    a tensor without dimensions.
+    """
+
+    name = "mir.pad"
+    input = operand_def(AnyTensor)
+    fill = operand_def(AnyTensor)
+    low = prop_def(DenseArrayBase.constr(i64))
+    high = prop_def(DenseArrayBase.constr(i64))
+    between = prop_def(DenseArrayBase.constr(i64))
+    custom_directives = (Numbers,)
+    result = result_def(AnyTensor)
+    traits = traits_def(Pure())
+    assembly_format = (
+        "$input `,` $fill `low` custom<Numbers>($low) `high` custom<Numbers>($high) `between`"
+        " custom<Numbers>($between) `:` type($input) `,` type($fill) `->` type($result) attr-dict"
+    )
+
+    def __init__(
+        self,
+        input: SSAValue,
+        fill: SSAValue,
+        low: Sequence[int],
+        high: Sequence[int],
+        between: Sequence[int] = (),
+        type: Attribute | None = None,
+    ):
+        """Take the counts for each axis; `type` is needed where a padded dimension has a name."""
+        between = between or [0] * len(low)
+        if type is None:
+            type = infer.padded("mir.pad", input.type, low, high, between)
+        super().__init__(
+            operands=[input, fill],
+            properties={"low": indices(low), "high": indices(high), "between": indices(between)},
+            result_types=[type],
+        )
+
+    def verify_(self) -> None:
+        infer.check_element(self.name, self.input.type, infer.ELEMENTS)
+        low, high, between = (numbers(n) for n in (self.low, self.high, self.between))
+        infer.check_pad(self.name, self.input.type, low, high, between, self.result.type)
+        shapes.expect(self, self.fill.type, infer.scalar(self.input.type))
+
+
+@irdl_op_definition
+class WindowOp(IRDLOperation):
+    """
+    Overlapping windows along an axis, whose n elements become the two axes `[windows, size]`.
+
+    Element j of window i is element i * stride + j * step; there are as many windows as lie within
+    the axis: (n - (size - 1) * step - 1) / stride + 1, rounded down.
+    """
+
+    name = "mir.window"
+    input = operand_def(AnyTensor)
+    axis = prop_def(IntegerAttr[I64])
+    size = prop_def(IntegerAttr[I64])
+    stride = prop_def(IntegerAttr[I64])
+    step = prop_def(IntegerAttr[I64])
+    result = result_def(AnyTensor)
+    traits = traits_def(Pure())
+    assembly_format = (
+        "$input `axis` $axis `size` $size `stride` $stride `step` $step `:` type($input) `->`"
+        " type($result) attr-dict"
+    )
+
+    def __init__(self, input: SSAValue, axis: int, size: int, stride: int = 1, step: int = 1):
+        super().__init__(
+            operands=[input],
+            properties={
+                "axis": i64_attr(axis),
+                "size": i64_attr(size),
+                "stride": i64_attr(stride),
+                "step": i64_attr(step),
+            },
+            result_types=[infer.windows("mir.window", input.type, axis, size, stride, step)],
+        )
+
+    def verify_(self) -> None:
+        infer.check_element(self.name, self.input.type, infer.ELEMENTS)
+        axis, size, stride, step = (
+            n.value.data for n in (self.axis, self.size, self.stride, self.step)
+        )
+        wanted = infer.windows(self.name, self.input.type, axis, size, stride, step)
+        shapes.expect(self, self.result.type, wanted)
+
+
+@irdl_op_definition
+class ReverseOp(IRDLOperation):
+    """The elements of some axes from the last to the first."""
+
+    name = "mir.reverse"
+    T: ClassVar = VarConstraint("T", AnyTensor)
+    input = operand_def(T)
+    axes = prop_def(DenseArrayBase.constr(i64))
+    custom_directives = (Numbers,)
+    result = result_def(T)
+    traits = traits_def(Pure())
+    assembly_format = "$input `axes` custom<Numbers>($axes) `:` type($input) attr-dict"
+
+    def __init__(self, input: SSAValue, axes: Sequence[int]):
+        super().__init__(
+            operands=[input], properties={"axes": indices(axes)}, result_types=[input.type]
+        )
+
+    def verify_(self) -> None:
+        infer.check_element(self.name, self.input.type, infer.ELEMENTS)
+        infer.check_axes(self.name, self.input.type, numbers(self.axes))

@@ -60,7 +60,17 @@ from rlx.dialects.kinds import (
     UnaryAttr,
     UnaryKind,
 )
-from rlx.dialects.moves import BroadcastOp, ConcatOp, GatherOp, ReshapeOp, SliceOp, TransposeOp
+from rlx.dialects.moves import (
+    BroadcastOp,
+    ConcatOp,
+    GatherOp,
+    PadOp,
+    ReshapeOp,
+    ReverseOp,
+    SliceOp,
+    TransposeOp,
+    WindowOp,
+)
 from rlx.dialects.ops import (
     AnyTensor,
     Number,
@@ -472,7 +482,9 @@ class SdpaOp(IRDLOperation):
 MAPS = (UnaryOp, BinaryOp, CompareOp, SelectOp, CastOp)
 """Operations that make an element of the same places of their operands."""
 
-MOVES = (ReshapeOp, BroadcastOp, TransposeOp, SliceOp, ConcatOp, GatherOp)
+MOVES = (
+    ReshapeOp, BroadcastOp, TransposeOp, SliceOp, ConcatOp, GatherOp, PadOp, WindowOp, ReverseOp,
+)  # fmt: skip
 """Operations that only bring elements to other places."""
 
 PRIMITIVES = (*MAPS, *MOVES, ConstantOp, IotaOp, ReduceOp, SoftmaxOp, LayerNormOp, DotOp, SdpaOp)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from math import prod
 
 from xdsl.ir import Operation, SSAValue
 
 from rlx.dialects import lir, mir
 from rlx.dialects.common import DimTable, dims_of, element_bytes, format_of, spell
+from rlx.dialects.named import NamedOp
 from rlx.errors import RlxError
 from rlx.lowering.abi import COUNTER_OFFSET, KERNEL
 from rlx.lowering.attention import (
@@ -30,6 +32,7 @@ from rlx.lowering.sampling import emit_sample, sample_scratch_bytes
 from rlx.lowering.scan import emit_gated_delta_net
 from rlx.lowering.target import PANEL
 from rlx.lowering.values import Value, i64
+from rlx.ops.registry import record_of
 
 EPILOGUE = (*mir.ELEMENTWISE, mir.RopeOp, mir.AppendOp)
 
@@ -49,6 +52,9 @@ def scratch_of(kernel: lir.KernelOp) -> Scratch | None:
             return Scratch(decode_scratch_bytes(attention_facts(op)), zeroed=True)
         if isinstance(op, mir.SampleOp):
             return Scratch(sample_scratch_bytes(width_of(op.logits)), zeroed=False)
+        if isinstance(op, NamedOp):
+            needed = getattr(import_module(record_of(op.name).kernel), "scratch", None)
+            return needed(op) if needed is not None else None
     return None
 
 
@@ -138,6 +144,8 @@ def _family(body: Body) -> Callable[[Body], None]:
         return emit_tensor_program
     if kinds <= set(EPILOGUE):
         return emit_panel_rows
+    if len(body.ops) == 1 and isinstance(body.ops[0], NamedOp):
+        return import_module(record_of(body.ops[0].name).kernel).emit
     if len(body.ops) == 1 and body.ops[0].name in mir.KINDS_BY_NAME:
         from rlx.lowering.signal import generator
 

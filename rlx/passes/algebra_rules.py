@@ -16,15 +16,8 @@ from xdsl.ir import Attribute, SSAValue
 from rlx.dialects import infer, mir
 from rlx.dialects.common import element_of
 from rlx.dialects.kinds import BinaryKind, UnaryKind
-from rlx.passes.matching import (
-    Number,
-    Replacement,
-    Rule,
-    ValueRule,
-    fill,
-    is_number,
-    splat_of,
-)
+from rlx.dialects.writer import Number, fill
+from rlx.passes.matching import Replacement, Rule, ValueRule, is_number, splat_of
 
 B, U = BinaryKind, UnaryKind
 

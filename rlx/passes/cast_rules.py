@@ -15,8 +15,9 @@ from xdsl.ir import Attribute
 from rlx.dialects import infer, mir
 from rlx.dialects.common import element_of
 from rlx.dialects.kinds import CompareKind, UnaryKind
+from rlx.dialects.writer import fill
 from rlx.passes.algebra_rules import argument_of
-from rlx.passes.matching import Replacement, Rule, ValueRule, fill, is_number
+from rlx.passes.matching import Replacement, Rule, ValueRule, is_number
 
 C = CompareKind
 

@@ -24,16 +24,13 @@ from rlx.dialects import mir
 from rlx.dialects.common import element_of, tensor
 from rlx.dialects.control import yielded
 from rlx.dialects.primitives import MAX_CONSTANT_BYTES
+from rlx.dialects.writer import constant, fill, has_numbers, nbytes
 from rlx.passes.matching import (
     Replacement,
     Rule,
     ValueRule,
     apply_rules,
-    constant,
-    fill,
-    has_numbers,
     keep_phase,
-    nbytes,
     splat_number,
     splat_of,
 )

@@ -12,12 +12,12 @@ from math import pi, sqrt
 from typing import Any, cast
 
 from xdsl.dialects.builtin import f32, i64
-from xdsl.ir import Attribute, Operation, SSAValue
+from xdsl.ir import Operation, SSAValue
 
 from rlx.dialects import infer, mir, ops
 from rlx.dialects.common import Dim, dims_of, element_of, tensor
 from rlx.dialects.kinds import BinaryKind, CompareKind, ReduceKind, UnaryKind
-from rlx.passes.matching import fill
+from rlx.dialects.writer import Writer
 
 B, C, R, U = BinaryKind, CompareKind, ReduceKind, UnaryKind
 
@@ -25,94 +25,59 @@ _LOWEST = {f32: -3.4028234663852886e38}
 """The least finite number of f32; that of f64 is the default below."""
 
 
-class _Writer:
-    """Makes operations one after the other; a float operand fills a tensor of the other's type."""
-
-    def __init__(self) -> None:
-        self.made: list[Operation] = []
-
-    def add(self, op: Operation) -> SSAValue:
-        self.made.append(op)
-        return op.results[0]
-
-    def unary(self, kind: UnaryKind, x: SSAValue) -> SSAValue:
-        return self.add(mir.UnaryOp(kind, x))
-
-    def binary(self, kind: BinaryKind, x: SSAValue, y: SSAValue | float) -> SSAValue:
-        return self.add(mir.BinaryOp(kind, x, self.value(y, x.type)))
-
-    def value(self, x: SSAValue | float, type_: Attribute) -> SSAValue:
-        if isinstance(x, SSAValue):
-            return x
-        self.made += fill(x, type_)
-        return self.made[-1].results[0]
-
-    def reshape(self, x: SSAValue, dims: Sequence[Dim]) -> SSAValue:
-        return self.add(mir.ReshapeOp(x, tensor(dims, element_of(x.type))))
-
-    def spread(self, x: SSAValue, dims: Sequence[Dim]) -> SSAValue:
-        return self.add(mir.BroadcastOp(x, tensor(dims, element_of(x.type))))
-
-    def last(self, kind: ReduceKind, x: SSAValue) -> SSAValue:
-        """Reduce the last axis, and repeat the result along it."""
-        dims = dims_of(x.type)
-        reduced = self.add(mir.ReduceOp(kind, x, [len(dims) - 1]))
-        return self.spread(self.reshape(reduced, [*dims[:-1], 1]), dims)
+Expansion = Callable[[Writer, SSAValue], SSAValue]
 
 
-Expansion = Callable[[_Writer, SSAValue], SSAValue]
-
-
-def _silu(w: _Writer, x: SSAValue) -> SSAValue:
+def _silu(w: Writer, x: SSAValue) -> SSAValue:
     return w.binary(B.MUL, x, w.unary(U.SIGMOID, x))
 
 
-def _gelu(w: _Writer, x: SSAValue) -> SSAValue:
+def _gelu(w: Writer, x: SSAValue) -> SSAValue:
     erf = w.unary(U.ERF, w.binary(B.MUL, x, sqrt(0.5)))
     return w.binary(B.MUL, w.binary(B.MUL, x, 0.5), w.binary(B.ADD, erf, 1.0))
 
 
-def _gelu_tanh(w: _Writer, x: SSAValue) -> SSAValue:
+def _gelu_tanh(w: Writer, x: SSAValue) -> SSAValue:
     cube = w.binary(B.MUL, w.binary(B.MUL, x, x), x)
     inner = w.binary(B.ADD, x, w.binary(B.MUL, cube, 0.044715))
     tanh = w.unary(U.TANH, w.binary(B.MUL, inner, sqrt(2 / pi)))
     return w.binary(B.MUL, w.binary(B.MUL, x, 0.5), w.binary(B.ADD, tanh, 1.0))
 
 
-def _relu(w: _Writer, x: SSAValue) -> SSAValue:
+def _relu(w: Writer, x: SSAValue) -> SSAValue:
     return w.binary(B.MAX, x, 0.0)
 
 
-def _elu(w: _Writer, x: SSAValue) -> SSAValue:
+def _elu(w: Writer, x: SSAValue) -> SSAValue:
     zero = w.value(0.0, x.type)
     below = w.binary(B.SUB, w.unary(U.EXP, w.binary(B.MIN, x, zero)), 1.0)
     return w.add(mir.SelectOp(w.add(mir.CompareOp(C.GT, x, zero)), x, below))
 
 
-def _softplus(w: _Writer, x: SSAValue) -> SSAValue:
+def _softplus(w: Writer, x: SSAValue) -> SSAValue:
     # By way of exp(-|x|), which can't overflow.
     small = w.unary(U.EXP, w.unary(U.NEG, w.unary(U.ABS, x)))
     return w.binary(B.ADD, _relu(w, x), w.unary(U.LOG, w.binary(B.ADD, small, 1.0)))
 
 
-def _log_sigmoid(w: _Writer, x: SSAValue) -> SSAValue:
+def _log_sigmoid(w: Writer, x: SSAValue) -> SSAValue:
     return w.unary(U.NEG, _softplus(w, w.unary(U.NEG, x)))
 
 
-def _softsign(w: _Writer, x: SSAValue) -> SSAValue:
+def _softsign(w: Writer, x: SSAValue) -> SSAValue:
     return w.binary(B.DIV, x, w.binary(B.ADD, w.unary(U.ABS, x), 1.0))
 
 
-def _hard_sigmoid(w: _Writer, x: SSAValue) -> SSAValue:
+def _hard_sigmoid(w: Writer, x: SSAValue) -> SSAValue:
     clipped = w.binary(B.MIN, _relu(w, w.binary(B.ADD, x, 3.0)), 6.0)
     return w.binary(B.DIV, clipped, 6.0)
 
 
-def _hard_swish(w: _Writer, x: SSAValue) -> SSAValue:
+def _hard_swish(w: Writer, x: SSAValue) -> SSAValue:
     return w.binary(B.MUL, x, _hard_sigmoid(w, x))
 
 
-def _mish(w: _Writer, x: SSAValue) -> SSAValue:
+def _mish(w: Writer, x: SSAValue) -> SSAValue:
     return w.binary(B.MUL, x, w.unary(U.TANH, _softplus(w, x)))
 
 
@@ -131,25 +96,25 @@ _UNARY: dict[UnaryKind, Expansion] = {
 }
 
 
-def _softmax(w: _Writer, x: SSAValue) -> SSAValue:
+def _softmax(w: Writer, x: SSAValue) -> SSAValue:
     e = w.unary(U.EXP, w.binary(B.SUB, x, w.last(R.MAX, x)))
     return w.binary(B.DIV, e, w.last(R.SUM, e))
 
 
-def _rms_norm(w: _Writer, x: SSAValue, weight: SSAValue, eps: float) -> SSAValue:
+def _rms_norm(w: Writer, x: SSAValue, weight: SSAValue, eps: float) -> SSAValue:
     mean = w.last(R.MEAN, w.binary(B.MUL, x, x))
     normal = w.binary(B.DIV, x, w.unary(U.SQRT, w.binary(B.ADD, mean, eps)))
     return w.binary(B.MUL, normal, w.spread(weight, dims_of(x.type)))
 
 
-def _layer_norm(w: _Writer, op: mir.LayerNormOp) -> SSAValue:
+def _layer_norm(w: Writer, op: mir.LayerNormOp) -> SSAValue:
     x = op.input
     centred = w.binary(B.SUB, x, w.last(R.MEAN, x))
     scaled = _rms_norm(w, centred, op.weight, op.eps.value.data)
     return w.binary(B.ADD, scaled, w.spread(op.bias, dims_of(x.type)))
 
 
-def _all_heads(w: _Writer, x: SSAValue, heads: int) -> SSAValue:
+def _all_heads(w: Writer, x: SSAValue, heads: int) -> SSAValue:
     """`[batch..., kv_heads, n, d]` -> `[batch..., heads, n, d]`, each head once for its group."""
     *batch, kv_heads, n, d = dims_of(x.type)
     assert isinstance(kv_heads, int)
@@ -160,14 +125,14 @@ def _all_heads(w: _Writer, x: SSAValue, heads: int) -> SSAValue:
     return w.reshape(groups, [*batch, heads, n, d])
 
 
-def _from_the_end(w: _Writer, dims: Sequence[Dim], axis: int) -> SSAValue:
+def _from_the_end(w: Writer, dims: Sequence[Dim], axis: int) -> SSAValue:
     """Return each element's index along an axis less that of the last one."""
     places = w.add(mir.IotaOp(axis, tensor(dims, i64)))
     last = w.add(mir.ReduceOp(R.MAX, places, list(range(len(dims)))))
     return w.binary(B.SUB, places, w.spread(last, dims))
 
 
-def _sdpa(w: _Writer, op: mir.SdpaOp) -> SSAValue:
+def _sdpa(w: Writer, op: mir.SdpaOp) -> SSAValue:
     *batch, heads, m, _ = dims_of(op.query.type)
     assert isinstance(heads, int)
     keys, values = (_all_heads(w, x, heads) for x in (op.keys, op.values))
@@ -201,7 +166,7 @@ EXPANDED = (mir.UnaryOp, mir.SoftmaxOp, mir.LayerNormOp, ops.RmsNorm, mir.SdpaOp
 
 def expansion(op: Operation) -> list[Operation] | None:
     """Return basic operations of which the last gives a composite one's result, None for others."""
-    w = _Writer()
+    w = Writer()
     match op:
         case mir.UnaryOp() if (function := _UNARY.get(op.kind.data)) is not None:
             function(w, op.input)

@@ -15,6 +15,9 @@ from xdsl.utils.exceptions import VerifyException
 from rlx.dialects import hir, mir
 from rlx.dialects.common import QuantType, dims_of, element_of, spell
 from rlx.dialects.kinds import BinaryKind
+from rlx.dialects.named import NamedOp
+from rlx.dialects.writer import Writer
+from rlx.ops.registry import record_of
 from rlx.passes.diagnostics import IrError
 
 Lowered = tuple[Sequence[Operation], Sequence[SSAValue]]
@@ -81,6 +84,15 @@ def _lower_rope_table(op: hir.RopeTableOp) -> Lowered:
     return _one(mir.RopeTableOp(op.base.value.data, positions, n_rot))
 
 
+def _written_out(op: NamedOp) -> Lowered:
+    """Return a named operation in primitives, by its record."""
+    expand = record_of(op.name).expand
+    assert expand is not None
+    w = Writer()
+    values = expand(w, op)
+    return w.made, values
+
+
 def _lower(op: Operation, states: dict[str, hir.StateOp]) -> Lowered | None:
     """Return what an operation becomes, None for one that stays."""
     match op:
@@ -112,6 +124,8 @@ def _lower(op: Operation, states: dict[str, hir.StateOp]) -> Lowered | None:
             callee, n = op.callee.root_reference.data, len(op.res)
             first, last = op.first.value.data, op.last.value.data
             return _one(mir.RepeatOp(callee, first, last, op.arguments, n))
+        case NamedOp() if not op.LAUNCHED:
+            return _written_out(op)
         case _:
             return None
 
@@ -146,11 +160,15 @@ class LegalizeHirPass(ModulePass):
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         states = {s.sym_name.data: s for s in op.ops if isinstance(s, hir.StateOp)}
-        for old in list(op.walk()):
+        work = list(op.walk())
+        while work:
+            old = work.pop()
             lowered = _lower(old, states)
             if lowered is None:
                 continue
             new, values = lowered
+            # Expansions may be made of named operations too.
+            work += [made for made in new if isinstance(made, NamedOp)]
             for result, value in zip(old.results, values, strict=True):
                 value.name_hint = value.name_hint or result.name_hint
             Rewriter.insert_op(new, InsertPoint.before(old))

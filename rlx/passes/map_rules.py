@@ -9,7 +9,8 @@ from xdsl.ir import Attribute, Operation, SSAValue
 from rlx.dialects import infer, mir
 from rlx.dialects.common import dims_of, element_of, tensor
 from rlx.dialects.ops import numbers
-from rlx.passes.matching import Replacement, Rule, ValueRule, fill, made_for, splat_of
+from rlx.dialects.writer import fill
+from rlx.passes.matching import Replacement, Rule, ValueRule, made_for, splat_of
 
 _DEEPEST = 32
 """How many maps in a row a move is taken through."""

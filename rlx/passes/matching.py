@@ -9,21 +9,20 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
-from math import copysign, prod
+from math import copysign
 from typing import Any, Generic, TypeAlias, TypeVar, cast
 
-from xdsl.dialects.builtin import DenseIntOrFPElementsAttr, FixedBitwidthType, ModuleOp, i1
-from xdsl.ir import Attribute, Operation, SSAValue
+from xdsl.dialects.builtin import DenseIntOrFPElementsAttr, ModuleOp, i1
+from xdsl.ir import Operation, SSAValue
 from xdsl.pattern_rewriter import PatternRewriter, RewritePattern
 
 from rlx.dialects import infer, mir
-from rlx.dialects.common import dims_of, element_of, tensor
-from rlx.dialects.primitives import MAX_CONSTANT_BYTES
+from rlx.dialects.common import element_of
+from rlx.dialects.writer import Number
 from rlx.passes.rewriting import rewrite
 from rlx.passes.state_views import state_views
 
 OpT = TypeVar("OpT", bound=Operation)
-Number: TypeAlias = int | float
 Replacement: TypeAlias = SSAValue | Sequence[Operation] | None
 """A value that is there already, new operations of which the last has the result, or no change."""
 
@@ -120,31 +119,6 @@ def is_number(value: SSAValue, number: Number) -> bool:
     """Return whether all elements of a value are a number; -0.0 is not 0.0."""
     found = splat_of(value)
     return found is not None and found == number and copysign(1, found) == copysign(1, number)
-
-
-def has_numbers(type_: Attribute) -> bool:
-    """Return whether a tensor's dimensions are numbers, above 0."""
-    return all(isinstance(d, int) and d > 0 for d in dims_of(type_))
-
-
-def nbytes(type_: Attribute) -> int:
-    """Return the bytes of a tensor whose dimensions are numbers."""
-    element = element_of(type_)
-    size = element.size if isinstance(element, FixedBitwidthType) else 1
-    return prod(cast(Sequence[int], dims_of(type_))) * size
-
-
-def constant(number: Number, type_: Attribute) -> mir.ConstantOp:
-    """Return a constant whose elements are all one number; its dimensions are numbers."""
-    return mir.ConstantOp(DenseIntOrFPElementsAttr.from_list(cast(Any, type_), [number]))
-
-
-def fill(number: Number, type_: Attribute) -> list[Operation]:
-    """Return operations that give a tensor of one number, whatever its dimensions."""
-    if has_numbers(type_) and nbytes(type_) <= MAX_CONSTANT_BYTES:
-        return [constant(number, type_)]
-    scalar = constant(number, tensor([], element_of(type_)))
-    return [scalar, mir.BroadcastOp(scalar.result, type_)]
 
 
 def is_float(value: SSAValue) -> bool:

@@ -13,7 +13,8 @@ from xdsl.ir import Operation, SSAValue
 from rlx.dialects import mir
 from rlx.dialects.common import dims_of
 from rlx.dialects.ops import numbers
-from rlx.passes.matching import Replacement, Rule, ValueRule, fill, splat_of
+from rlx.dialects.writer import fill
+from rlx.passes.matching import Replacement, Rule, ValueRule, splat_of
 
 
 class DropIdentityMove(ValueRule[Operation]):

@@ -12,7 +12,8 @@ from rlx.dialects import infer, mir
 from rlx.dialects.common import Dim, dims_of, element_of, tensor
 from rlx.dialects.kinds import BinaryKind, ReduceKind
 from rlx.dialects.ops import numbers
-from rlx.passes.matching import Replacement, Rule, ValueRule, fill, made_for
+from rlx.dialects.writer import fill
+from rlx.passes.matching import Replacement, Rule, ValueRule, made_for
 
 R = ReduceKind
 

@@ -20,6 +20,7 @@ from xdsl.utils.lexer import Token
 from xdsl.utils.mlir_lexer import MLIRTokenKind
 
 from rlx.errors import RlxError
+from rlx.ops.registry import DIALECTS as NAMED
 from rlx.passes.diagnostics import IrError
 
 MAX_WIDTH = 2**24 - 1
@@ -168,6 +169,7 @@ DIALECTS = {
     "lir": ("rlx.dialects.lir", "Lir"),
     "signal": ("rlx.dialects.signal", "Signal"),
     "graph": ("rlx.dialects.graph", "Graph"),
+    **NAMED,
 }
 """Name -> module and attribute of a dialect; it is loaded when a text first names it."""
 

@@ -15,6 +15,7 @@ from xdsl.ir import Operation
 from xdsl.passes import ModulePass
 
 from rlx.dialects import mir
+from rlx.dialects.named import NamedOp
 from rlx.errors import RlxError
 from rlx.passes.program import Program, fail
 from rlx.passes.verify_dims import check_dims
@@ -23,9 +24,9 @@ from rlx.passes.verify_phases import check_order_of_phases
 _STEPS = "lir.view lir.ref lir.source lir.launch lir.barrier lir.loop lir.if lir.while"
 
 _PRIMITIVES = " ".join(op.name for op in (*mir.PRIMITIVES, *mir.SCANS, *mir.CONTROL))
-_HIR = f"hir.* !hir.weight !hir.state signal.* {_PRIMITIVES}"
-_MIR = "mir.* signal.* !mir.yield"
-_LAUNCHED = "mir.* signal.* !mir.kernel !mir.repeat !mir.if !mir.while"
+_HIR = f"hir.* !hir.weight !hir.state signal.* named launched {_PRIMITIVES}"
+_MIR = "mir.* signal.* launched !mir.yield"
+_LAUNCHED = "mir.* signal.* launched !mir.kernel !mir.repeat !mir.if !mir.while"
 
 STAGES: dict[str, dict[str, str]] = {
     "hir": {
@@ -37,8 +38,8 @@ STAGES: dict[str, dict[str, str]] = {
     "mir": {
         "builtin.module": "hir.weight hir.state func.func",
         "func.func": f"{_MIR} func.return",
-        "mir.if": "mir.* signal.*",
-        "mir.while": "mir.* signal.*",
+        "mir.if": "mir.* signal.* launched",
+        "mir.while": "mir.* signal.* launched",
         "mir.kernel": _LAUNCHED,
     },
     "lir": {
@@ -50,7 +51,11 @@ STAGES: dict[str, dict[str, str]] = {
         "lir.while": _STEPS,
     },
 }
-"""Stage -> operation with a region -> what may stand in it; `!` excludes from a dialect's `*`."""
+"""
+Stage -> operation with a region -> what may stand in it; `!` excludes from a dialect's `*`.
+
+`launched` are the named operations of `rlx.ops` that have a kernel, `named` the others.
+"""
 
 
 def verify_stage(module: ModuleOp, stage: str) -> None:
@@ -80,8 +85,10 @@ def verify_stage(module: ModuleOp, stage: str) -> None:
 
 def _check_place(op: Operation, parent: Operation, stage: str) -> None:
     words = STAGES[stage].get(parent.name, "").split()
-    dialect = f"{op.name.split('.')[0]}.*"
-    if f"!{op.name}" in words or not (op.name in words or dialect in words):
+    group = f"{op.name.split('.')[0]}.*"
+    if isinstance(op, NamedOp):
+        group = "launched" if op.LAUNCHED else "named"
+    if f"!{op.name}" in words or not (op.name in words or group in words):
         fail(op, f"not allowed in {parent.name} at stage {stage}")
 
 

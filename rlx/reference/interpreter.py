@@ -24,7 +24,9 @@ from xdsl.traits import IsTerminator
 
 from rlx.dialects import hir, mir, ops
 from rlx.dialects.common import DimTable, dims_of, element_of
+from rlx.dialects.named import NamedOp
 from rlx.errors import RlxError
+from rlx.ops.registry import record_of
 from rlx.reference import kernels
 from rlx.reference.elements import Array, Float, bf16_values, cast, dtype_of
 from rlx.reference.primitives import compute
@@ -251,6 +253,13 @@ def evaluate(op: Operation, scope: Scope, *args: Array) -> Sequence[Array]:
     if op.name in mir.KINDS_BY_NAME and type(op) not in evaluate.registry:
         import_module("rlx.reference.signal")  # It registers what its operations mean.
         return evaluate(op, scope, *args)
+    if isinstance(op, NamedOp):
+        given: Any = record_of(op.name).meaning(op, *args)
+        results: Sequence[Any] = [*given] if len(op.res) > 1 else [given]
+        return [
+            np.asarray(value).astype(scope.dtype(r.type), copy=False)
+            for value, r in zip(results, op.res, strict=True)
+        ]
     raise RlxError(f"reference: expected an operation of HIR or MIR, got {op.name}")
 
 

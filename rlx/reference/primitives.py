@@ -154,6 +154,26 @@ def _(op: mir.GatherOp, shape: Shape, precision: Float, x: Array, ids: Array) ->
     return x.take(ids.clip(0, x.shape[axis] - 1), axis=axis)
 
 
+@compute.register
+def _(op: mir.PadOp, shape: Shape, precision: Float, x: Array, fill: Array) -> Array:
+    result = np.full(shape, fill, x.dtype)
+    places = zip(numbers(op.low), x.shape, numbers(op.between), strict=True)
+    result[tuple(slice(a, a + n * (c + 1) - c if n else a, c + 1) for a, n, c in places)] = x
+    return result
+
+
+@compute.register
+def _(op: mir.WindowOp, shape: Shape, precision: Float, x: Array) -> Array:
+    axis, stride, step = (n.value.data for n in (op.axis, op.stride, op.step))
+    windows = np.arange(shape[axis])[:, None] * stride
+    return x.take(windows + np.arange(shape[axis + 1]) * step, axis=axis)
+
+
+@compute.register
+def _(op: mir.ReverseOp, shape: Shape, precision: Float, x: Array) -> Array:
+    return np.flip(x, tuple(numbers(op.axes)))
+
+
 # Constants
 
 

@@ -253,7 +253,14 @@ def test_stages():
 
 def test_rules_of_stages_name_operations_that_exist():
     known = {op.name for d in LEVELS for op in d.operations}
-    known |= {"builtin.module", "func.func", "func.return", *(f"{d.name}.*" for d in LEVELS)}
+    known |= {
+        "named",
+        "launched",
+        "builtin.module",
+        "func.func",
+        "func.return",
+        *(f"{d.name}.*" for d in LEVELS),
+    }
     for rules in STAGES.values():
         assert known.issuperset(rules)
         assert known.issuperset(w.removeprefix("!") for r in rules.values() for w in r.split())

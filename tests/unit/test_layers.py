@@ -15,13 +15,14 @@ ROOT = Path(rlx.__file__).parent
 ALLOWED = {
     "contract": "dialects flow passes",
     "dialects": "contract",
-    "lowering": "contract dialects",
-    "passes": "contract dialects lowering reference runtime",
+    "ops": "contract dialects",
+    "lowering": "contract dialects ops",
+    "passes": "contract dialects lowering ops reference runtime",
     "runtime": "lowering",
     "flow": "dialects",
     "frontends": "contract flow",
     "models": "flow frontends",
-    "reference": "dialects frontends",
+    "reference": "dialects frontends ops",
 }
 # Exceptions by file: the only ones that may use a folder that their own may import.
 ONLY = {
