@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias, cast
+from typing import Any, TypeAlias, cast
 
 from xdsl.dialects.builtin import (
     DYNAMIC_INDEX,
@@ -34,6 +34,8 @@ from xdsl.parser import AttrParser
 from xdsl.printer import Printer
 from xdsl.utils.exceptions import VerifyException
 from xdsl.utils.str_enum import StrEnum
+
+from rlx.contract.derived import BY_CONSTANT, OPERATORS
 
 Dim: TypeAlias = int | str
 DIMS = "rlx.dims"
@@ -142,7 +144,7 @@ class DimDef:
         if not self.operator:
             return self.high
         a, b = (sizes[o] for o in self.operands)
-        return a + b if self.operator == "+" else a * b
+        return OPERATORS[self.operator](a, b)
 
     def __str__(self) -> str:
         if self.operator:
@@ -195,6 +197,13 @@ class DimTableAttr(ParametrizedAttribute):
                     raise VerifyException(
                         f"dimension '{d.name}' uses '{operand}', which is not declared before it"
                     )
+            if d.operator in BY_CONSTANT:
+                by = self.table.dims[d.operands[1]]
+                if by.operator or by.low != by.high or by.low < (d.operator == "ceildiv"):
+                    raise VerifyException(
+                        f"dimension '{d.name}': expected '{by.name}' to be a number"
+                        f"{' above 0' if d.operator == 'ceildiv' else ''}, got {by}"
+                    )
             upper[d.name] = d.size(upper)
             if upper[d.name] > MAX_DIM:
                 raise VerifyException(
@@ -230,15 +239,23 @@ class DimTableAttr(ParametrizedAttribute):
             printer.print_string(", ".join(map(str, self.table.dims.values())))
 
 
+def _parse_operator(parser: AttrParser) -> str:
+    for operator in OPERATORS:
+        if operator.isalpha():
+            found = parser.parse_optional_keyword(operator)
+        else:
+            found = parser.parse_optional_punctuation(cast(Any, operator))
+        if found is not None:
+            return operator
+    parser.raise_error(f"expected one of {', '.join(OPERATORS)}")
+
+
 def _parse_dim_def(parser: AttrParser) -> DimDef:
     name = parser.parse_identifier()
     parser.parse_punctuation("=")
     first = parser.parse_optional_identifier()
     if first is not None:
-        operator = "+" if parser.parse_optional_punctuation("+") else "*"
-        if operator == "*":
-            parser.parse_punctuation("*")
-        return DimDef(name, 0, 0, operator, (first, parser.parse_identifier()))
+        return DimDef(name, 0, 0, _parse_operator(parser), (first, parser.parse_identifier()))
     low = parser.parse_integer(allow_boolean=False, allow_negative=False)
     high = low
     if parser.parse_optional_keyword("to") is not None:

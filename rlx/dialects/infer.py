@@ -107,6 +107,14 @@ def check_slice(
             )
 
 
+def narrowed(what: str, type_: Attribute, axis: int, size: Dim) -> TensorType[Attribute]:
+    """Return the type with another size along an axis."""
+    check_axes(what, type_, [axis])
+    dims = list(dims_of(type_))
+    dims[axis] = size
+    return tensor(dims, element_of(type_))
+
+
 def check_concat(what: str, types: Sequence[Attribute], axis: int, result: Attribute) -> None:
     """Raise VerifyException where parts don't make up the result along an axis."""
     if not types:

@@ -53,6 +53,7 @@ from rlx.dialects.moves import (
     BroadcastOp,
     ConcatOp,
     GatherOp,
+    NarrowOp,
     PadOp,
     ReshapeOp,
     ReverseOp,
@@ -87,10 +88,10 @@ __all__ = [
     "SCANS", "AppendOp", "AttentionOp", "BinaryOp", "BroadcastOp", "CastOp", "CompareOp",
     "ConcatOp", "ConstantOp", "DotOp", "EmbeddingOp", "FirstRowsOp", "GatedDeltaNetOp", "GatherOp",
     "IfOp", "IotaOp", "KernelOp", "LastRowsOp", "LayerNormOp", "LoadStateOp", "LoadWeightOp",
-    "MatmulOp", "Mir", "NamedOp", "PackOp", "PadOp", "ReduceOp", "RepeatOp", "ReshapeOp",
-    "ReverseOp", "RmsNormOp", "RopeOp", "RopeTableOp", "SampleOp", "SdpaOp", "SelectOp", "SliceOp",
-    "SoftmaxOp", "TransposeOp", "UnaryOp", "WhileOp", "WindowOp", "YieldOp", "captures", "is_mir",
-    "kind_of", "kind_of_kernel",
+    "MatmulOp", "Mir", "NamedOp", "NarrowOp", "PackOp", "PadOp", "ReduceOp", "RepeatOp",
+    "ReshapeOp", "ReverseOp", "RmsNormOp", "RopeOp", "RopeTableOp", "SampleOp", "SdpaOp",
+    "SelectOp", "SliceOp", "SoftmaxOp", "TransposeOp", "UnaryOp", "WhileOp", "WindowOp", "YieldOp",
+    "captures", "is_mir", "kind_of", "kind_of_kernel",
 ]  # fmt: skip
 
 PHASE = "phase"
@@ -331,6 +332,7 @@ KINDS: dict[type[Operation], OpKind] = {
     BroadcastOp: OpKind.EXPAND,
     TransposeOp: OpKind.TRANSPOSE,
     SliceOp: OpKind.NARROW,
+    NarrowOp: OpKind.NARROW,
     ConcatOp: OpKind.CONCAT,
     GatherOp: OpKind.GATHER,
     PadOp: OpKind.PAD,

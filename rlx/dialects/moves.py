@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar
 
-from xdsl.dialects.builtin import I64, DenseArrayBase, IntegerAttr, i64
+from xdsl.dialects.builtin import I64, DenseArrayBase, IntegerAttr, StringAttr, i64
 from xdsl.ir import Attribute, SSAValue
 from xdsl.irdl import (
     IRDLOperation,
@@ -18,8 +18,10 @@ from xdsl.irdl import (
     var_operand_def,
 )
 from xdsl.traits import Pure
+from xdsl.utils.exceptions import VerifyException
 
 from rlx.dialects import infer, shapes
+from rlx.dialects.common import Dim, dims_of
 from rlx.dialects.ops import AnyTensor, Numbers, i64_attr, indices, numbers
 
 
@@ -114,6 +116,49 @@ class SliceOp(IRDLOperation):
         infer.check_element(self.name, self.input.type, infer.ELEMENTS)
         starts, steps = numbers(self.starts), numbers(self.steps)
         infer.check_slice(self.name, self.input.type, starts, steps, self.result.type)
+
+
+@irdl_op_definition
+class NarrowOp(IRDLOperation):
+    """
+    Elements start, start + step, ... of an axis, from the size of the dimension `start` on.
+
+    It is what `mir.slice` is for dimensions with names: they say how many elements there are, and
+    that they lie within the axis is checked when sizes are bound.
+    """
+
+    name = "mir.narrow"
+    input = operand_def(AnyTensor)
+    axis = prop_def(IntegerAttr[I64])
+    start = prop_def(StringAttr)
+    step = prop_def(IntegerAttr[I64])
+    result = result_def(AnyTensor)
+    traits = traits_def(Pure())
+    assembly_format = (
+        "$input `axis` $axis `start` $start `step` $step `:` type($input) `->` type($result)"
+        " attr-dict"
+    )
+
+    def __init__(self, input: SSAValue, axis: int, start: str, size: Dim, step: int = 1):
+        super().__init__(
+            operands=[input],
+            properties={
+                "axis": i64_attr(axis),
+                "start": StringAttr(start),
+                "step": i64_attr(step),
+            },
+            result_types=[infer.narrowed("mir.narrow", input.type, axis, size)],
+        )
+
+    def verify_(self) -> None:
+        infer.check_element(self.name, self.input.type, infer.ELEMENTS)
+        axis, step = self.axis.value.data, self.step.value.data
+        infer.check_axes(self.name, self.input.type, [axis])
+        if step < 1:
+            raise VerifyException(f"{self.name}: expected a step from 1, got {step}")
+        size = dims_of(self.result.type)[axis : axis + 1]
+        wanted = infer.narrowed(self.name, self.input.type, axis, *(size or (0,)))
+        shapes.expect(self, self.result.type, wanted)
 
 
 @irdl_op_definition

@@ -64,6 +64,7 @@ from rlx.dialects.moves import (
     BroadcastOp,
     ConcatOp,
     GatherOp,
+    NarrowOp,
     PadOp,
     ReshapeOp,
     ReverseOp,
@@ -483,7 +484,8 @@ MAPS = (UnaryOp, BinaryOp, CompareOp, SelectOp, CastOp)
 """Operations that make an element of the same places of their operands."""
 
 MOVES = (
-    ReshapeOp, BroadcastOp, TransposeOp, SliceOp, ConcatOp, GatherOp, PadOp, WindowOp, ReverseOp,
+    ReshapeOp, BroadcastOp, TransposeOp, SliceOp, NarrowOp, ConcatOp, GatherOp, PadOp, WindowOp,
+    ReverseOp,
 )  # fmt: skip
 """Operations that only bring elements to other places."""
 

@@ -35,6 +35,11 @@ def _bounds(op: Operation) -> Iterator[Bound]:
         case mir.AttentionOp():
             rows, keys = dims_of(op.query.type)[0], dims_of(op.keys.type)[0]
             yield Bound((rows,), keys, "queries of an attention, which are the last keys")
+        case mir.NarrowOp():
+            axis, step = op.axis.value.data, op.step.value.data
+            size, taken = (dims_of(v.type)[axis] for v in (op.input, op.result))
+            terms = (op.start.data, *[taken] * step, 1 - step)
+            yield Bound(terms, size, "elements taken of an axis")
         case mir.LastRowsOp():
             rows, last = dims_of(op.input.type)[0], dims_of(op.result.type)[0]
             yield Bound((last,), rows, "last rows of a tensor")

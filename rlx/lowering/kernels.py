@@ -45,8 +45,8 @@ class Scratch:
     zeroed: bool
 
 
-def scratch_of(kernel: lir.KernelOp) -> Scratch | None:
-    """Return the scratch that a kernel's launches need."""
+def scratch_of(kernel: lir.KernelOp, table: DimTable) -> Scratch | None:
+    """Return the scratch that a kernel's launches need at the upper bounds of dimensions."""
     for op in kernel.body.block.ops:
         if isinstance(op, mir.AttentionOp) and dims_of(op.query.type)[0] == 1:
             return Scratch(decode_scratch_bytes(attention_facts(op)), zeroed=True)
@@ -54,7 +54,7 @@ def scratch_of(kernel: lir.KernelOp) -> Scratch | None:
             return Scratch(sample_scratch_bytes(width_of(op.logits)), zeroed=False)
         if isinstance(op, NamedOp):
             needed = getattr(import_module(record_of(op.name).kernel), "scratch", None)
-            return needed(op) if needed is not None else None
+            return needed(op, table) if needed is not None else None
     return None
 
 
@@ -82,7 +82,7 @@ def emit_kernel(module: Module, kernel: lir.KernelOp, table: DimTable) -> None:
     Raises RlxError for a combination of operations that no kernel family covers.
     """
     block = kernel.body.block
-    scratch = scratch_of(kernel)
+    scratch = scratch_of(kernel, table)
     ins, outs = len(block.args), len(kernel.yielded.arguments)
     params = [("ptr", f"in{i}") for i in range(ins)] + [("ptr", f"out{i}") for i in range(outs)]
     params += [("ptr", "scratch")] if scratch else []
@@ -111,10 +111,25 @@ def _sizes(f: Function, table: DimTable, free: dict[str, Value]) -> dict[str, Va
     for d in table.dims.values():
         if d.operator:
             a, b = (sizes[o] for o in d.operands)
-            sizes[d.name] = f.add(a, b) if d.operator == "+" else f.mul(a, b)
+            sizes[d.name] = derived(f, d.operator, a, b)
         else:
             sizes[d.name] = free.get(d.name, i64(d.high))
     return sizes
+
+
+def derived(f: Function, operator: str, a: Value, b: Value) -> Value:
+    """Return a size that derives from two others, as `contract.derived` says."""
+    match operator:
+        case "+":
+            return f.add(a, b)
+        case "*":
+            return f.mul(a, b)
+        case "-":
+            return f.intrinsic("smax", "i64", f.sub(a, b), i64(0))
+        case "ceildiv":
+            return f.udiv(f.add(a, f.sub(b, 1)), b)
+        case _:
+            return f.intrinsic("smin" if operator == "min" else "smax", "i64", a, b)
 
 
 def _family(body: Body) -> Callable[[Body], None]:

@@ -12,12 +12,13 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, cast
 
+from rlx.contract.derived import OPERATORS
 from rlx.errors import RlxError
 
 
 @dataclass(frozen=True)
 class Dimension:
-    """A dimension's bounds; `operator` (+ or *) and `operands` where it derives from others."""
+    """A dimension's bounds; `operator` and `operands` where it derives from others."""
 
     name: str
     low: int
@@ -121,7 +122,7 @@ class Manifest:
         for d in self.dims:
             if d.operator:
                 a, b = (values[o] for o in d.operands)
-                values[d.name] = a + b if d.operator == "+" else a * b
+                values[d.name] = OPERATORS[d.operator](a, b)
                 continue
             value = sizes.get(d.name, d.low) if d.free else d.low
             if d.free and d.name not in sizes:

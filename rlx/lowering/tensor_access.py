@@ -229,6 +229,16 @@ class Access:
             axes.append(moved)
         return At(tuple(axes), at.mask)
 
+    def narrow_axis(self, node: Node, at: At) -> At:
+        """Return where the elements of a `narrow` are: from the size of a dimension on."""
+        axes = list(at.axes)
+        moved = self.times(self.force(axes[node.axis]), i64(node.steps[0]))
+        axes[node.axis] = self.plus(moved, Axis(self.start(node.kind)))
+        return At(tuple(axes), at.mask)
+
+    def start(self, name: str) -> Value:
+        return self._sizes[name]
+
     # Memory
 
     def load(self, pointer: Value, type_: str, size: int, at: At, dims: Sequence[Size]) -> Value:

@@ -156,6 +156,9 @@ def _node(op: Operation, name: str, dims: tuple[Size, ...], args: tuple[Node, ..
             return replace(node, kind=str(op.kind.data), axes=axes)
         case mir.TransposeOp():
             return replace(node, axes=tuple(numbers(op.order)))
+        case mir.NarrowOp():
+            axes, steps = (op.axis.value.data,), (op.step.value.data,)
+            return replace(node, kind=op.start.data, axes=axes, steps=steps)
         case mir.SliceOp():
             starts, steps = (tuple(numbers(n)) for n in (op.starts, op.steps))
             return replace(node, axes=starts, steps=steps)

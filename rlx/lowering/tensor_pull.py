@@ -112,6 +112,8 @@ class Pull(ABC):
                 return self.pull(node.args[0], [self.access.transpose(node, at) for at in ats])
             case "slice":
                 return self.pull(node.args[0], [self.access.slice(node, at) for at in ats])
+            case "narrow":
+                return self.pull(node.args[0], [self.access.narrow_axis(node, at) for at in ats])
             case "concat":
                 return [self._concat(node, at) for at in ats]
             case "gather":

@@ -8,13 +8,14 @@ inputs for it. `RECORDS` lists them, and a `Dialect` at the end holds the classe
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from xdsl.ir import Operation, SSAValue
+from xdsl.ir import Attribute, Operation, SSAValue
 
 from rlx.contract.opkind import OpKind
+from rlx.dialects.common import DimDef
 from rlx.dialects.writer import Writer
 
 if TYPE_CHECKING:
@@ -41,6 +42,21 @@ INTEGERS = ("i8", "i16", "i32", "i64", "u8", "u32")
 
 
 @dataclass(frozen=True)
+class Surroundings:
+    """What operations of HIR need of their module: weights, states and dimensions with names."""
+
+    declared: Sequence[Operation] = ()
+    """Declarations and functions of the module, beside @main; they are cloned."""
+    weights: Mapping[str, Array] = field(default_factory=dict[str, Array])
+    """By key."""
+    dims: Sequence[DimDef] = ()
+    sizes: Mapping[str, int] = field(default_factory=dict[str, int])
+    """Of the free dimensions."""
+    types: Sequence[Attribute] = ()
+    """Of the inputs, where their dimensions have names."""
+
+
+@dataclass(frozen=True)
 class Case:
     """
     Inputs for an operation, and how it is built on them.
@@ -51,6 +67,7 @@ class Case:
 
     arrays: Sequence[Array]
     build: Callable[[Writer, Sequence[SSAValue]], Sequence[SSAValue]]
+    around: Surroundings | None = None
 
 
 @dataclass(frozen=True)
@@ -67,7 +84,8 @@ class Record:
     family: str
     elements: tuple[str, ...]
     """Elements of the operands that carry the numbers."""
-    meaning: Callable[..., Any]
+    meaning: Callable[..., Any] | None
+    """None where the operation is not a `NamedOp`: `rlx.reference` says what it means."""
     sample: Callable[[Draw], Case]
     """Draws inputs: sizes and values come from `draw`, so that the harness chooses them."""
     expand: Callable[[Writer, Any], Sequence[SSAValue]] | None = None

@@ -15,7 +15,7 @@ SIZES = (1, 2, 3, 5, 7, 8, 13, 15, 16, 17, 31, 32, 33, 47, 64, 97)
 """One, the widths of vectors and their neighbours, and primes."""
 LARGE = (127, 256, 257, 1021)
 
-DTYPES = {
+DTYPES: dict[str, Any] = {
     "f32": np.float32, "f64": np.float64, "f16": np.float16, "i8": np.int8, "i16": np.int16,
     "i32": np.int32, "i64": np.int64, "u8": np.uint8, "u32": np.uint32, "i1": np.bool_,
 }  # fmt: skip

@@ -63,7 +63,7 @@ def _constant(op: Operation, arrays: Sequence[np.ndarray[Any, Any]]) -> mir.Cons
 class FoldPrimitive(ValueRule[Operation]):
     """Replace a primitive whose operands are constants, where the result is a small one."""
 
-    ops = tuple(o for o in mir.PRIMITIVES if o not in (mir.ConstantOp, mir.IotaOp))
+    ops = tuple(o for o in mir.PRIMITIVES if o not in (mir.ConstantOp, mir.IotaOp, mir.NarrowOp))
 
     def replacement(self, op: Operation) -> Replacement:
         type_ = op.results[0].type

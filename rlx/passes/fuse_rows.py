@@ -42,6 +42,9 @@ _CHEAP = (
     mir.BroadcastOp,
     mir.TransposeOp,
     mir.SliceOp,
+    mir.NarrowOp,
+    mir.ReverseOp,
+    mir.WindowOp,
     mir.CastOp,
 )
 

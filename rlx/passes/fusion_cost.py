@@ -88,7 +88,7 @@ def _bytes_read(op: Operation, index: int, sizes: Mapping[str, int]) -> int:
             for d in (dims_of(op.input.type)[0], dims_of(op.cos.type)[0])
         )
         return whole * min(rows, positions) // max(positions, 1)
-    if isinstance(op, mir.SliceOp | mir.GatherOp) and index == 0:
+    if isinstance(op, mir.SliceOp | mir.NarrowOp | mir.GatherOp) and index == 0:
         return min(whole, nbytes(op.result.type, sizes))
     return whole
 

@@ -164,7 +164,7 @@ class Schedule:
 
     def _scratch(self, kernel: str) -> Buffer | None:
         """Return a launch's scratch: one for all where it is zeroed, else one of its own."""
-        need = scratch_of(self.kernels.named(kernel))
+        need = scratch_of(self.kernels.named(kernel), self.table)
         if need is None:
             return None
         if kernel in self.zeroed:

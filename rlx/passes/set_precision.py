@@ -38,6 +38,9 @@ GROUPS: dict[Group, tuple[type[Operation], ...]] = {
     "data_movement": (
         mir.TransposeOp,
         mir.SliceOp,
+        mir.NarrowOp,
+        mir.PadOp,
+        mir.ReverseOp,
         mir.ConcatOp,
         mir.GatherOp,
         mir.EmbeddingOp,

@@ -13,6 +13,7 @@ from xdsl.utils.exceptions import VerifyException
 
 from rlx.dialects import mir
 from rlx.dialects.common import DIMS, Dim, DimDef, DimTable, DimTableAttr, dims_of, spell
+from rlx.dialects.ops import numbers
 from rlx.passes.diagnostics import IrError
 
 
@@ -42,6 +43,8 @@ def _check(op: Operation, table: Mapping[str, DimDef]) -> None:
         case mir.ConcatOp() if not _sums_up(op, table):
             types = [part.type for part in op.parts]
             fail(op, "is as long as its parts together", *types, op.result.type)
+        case mir.PadOp() if not _grows(op, table):
+            fail(op, "has the elements of its input and those added", op.input.type, op.result.type)
         case Operation(name="signal.welch_peaks") if not _whole_segments(op, table):
             fail(
                 op, "has a row for its number of segments", op.operands[0].type, op.results[0].type
@@ -85,6 +88,16 @@ def _sums_up(op: mir.ConcatOp, table: Mapping[str, DimDef]) -> bool:
     axis = op.axis.value.data
     parts = [dims_of(part.type)[axis] for part in op.parts]
     return _total(parts, table) == _total([dims_of(op.result.type)[axis]], table)
+
+
+def _grows(op: mir.PadOp, table: Mapping[str, DimDef]) -> bool:
+    added = zip(numbers(op.low), numbers(op.high), strict=True)
+    pairs = zip(dims_of(op.input.type), dims_of(op.result.type), added, strict=True)
+    return all(
+        _total([old, low, high], table) == _total([new], table)
+        for old, new, (low, high) in pairs
+        if isinstance(old, str)
+    )
 
 
 def _total(dims: Iterable[Dim], table: Mapping[str, DimDef]) -> tuple[int, list[str]]:

@@ -50,7 +50,7 @@ def _check_launch(program: Program, op: lir.LaunchOp) -> None:
         if wanted != tuple(given):
             name = kernel.sym_name.data
             fail(op, f"@{name} {verb} {spell_all(wanted)}, got {spell_all(given)}")
-    _check_scratch(op, kernel)
+    _check_scratch(program, op, kernel)
     _check_states(program, op, kernel)
     packs = isinstance(kernel.body.block.first_op, mir.PackOp)
     if packs != (op.job is lir.Job.PACK):
@@ -113,9 +113,9 @@ def _state_behind(program: Program, op: lir.LaunchOp, value: SSAValue) -> lir.St
     return found if isinstance(found, lir.StateOp) else None
 
 
-def _check_scratch(op: lir.LaunchOp, kernel: lir.KernelOp) -> None:
+def _check_scratch(program: Program, op: lir.LaunchOp, kernel: lir.KernelOp) -> None:
     """A launch has scratch where its kernel needs it, large enough, and zeroed if need be."""
-    need = scratch_of(kernel)
+    need = scratch_of(kernel, program.table)
     if (need is None) != (op.scratch is None):
         wanted = "no scratch" if need is None else f"scratch of {need.size} bytes"
         fail(op, f"@{kernel.sym_name.data} needs {wanted}")

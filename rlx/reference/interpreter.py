@@ -254,7 +254,9 @@ def evaluate(op: Operation, scope: Scope, *args: Array) -> Sequence[Array]:
         import_module("rlx.reference.signal")  # It registers what its operations mean.
         return evaluate(op, scope, *args)
     if isinstance(op, NamedOp):
-        given: Any = record_of(op.name).meaning(op, *args)
+        meaning = record_of(op.name).meaning
+        assert meaning is not None
+        given: Any = meaning(op, *args)
         results: Sequence[Any] = [*given] if len(op.res) > 1 else [given]
         return [
             np.asarray(value).astype(scope.dtype(r.type), copy=False)
@@ -397,3 +399,16 @@ def _primitive(op: Operation, scope: Scope, *args: Array) -> Sequence[Array]:
 
 for _primitive_class in mir.PRIMITIVES:
     evaluate.register(_primitive_class)(_primitive)
+
+
+@evaluate.register
+def _(op: mir.NarrowOp, scope: Scope, x: Array) -> Sequence[Array]:
+    axis, step = op.axis.value.data, op.step.value.data
+    start, count = scope.size(op.start.data), scope.shape(op.result.type)[axis]
+    places = start + np.arange(count) * step
+    if count and places[-1] >= x.shape[axis]:
+        raise RlxError(
+            f"reference: mir.narrow: expected elements of an axis of {x.shape[axis]}, "
+            f"got {count} from {start} on, {step} apart"
+        )
+    return [x.take(places, axis=axis)]
