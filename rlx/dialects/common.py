@@ -42,6 +42,16 @@ DIMS = "rlx.dims"
 """The module attribute that holds the dimension table."""
 MAX_DIM = 2**63 - 1
 """The largest size of a dimension."""
+ANY = 2**31 - 1
+"""
+The bound of a free dimension that has none, spelled `any`.
+
+A program with such dimensions has no arena of one size: its buffers get their places when sizes are
+bound (`rlx.passes.places`). Its tensors have fewer than 2^31 elements, which is checked then too.
+"""
+
+PLACE = 1 << 40
+"""The virtual bytes of a place in the arena whose size is known when sizes are bound."""
 
 FORMATS = (
     "f32",
@@ -149,7 +159,8 @@ class DimDef:
     def __str__(self) -> str:
         if self.operator:
             return f"{self.name} = {self.operands[0]} {self.operator} {self.operands[1]}"
-        value = str(self.low) if self.low == self.high else f"{self.low} to {self.high}"
+        high = "any" if self.high == ANY else self.high
+        value = str(self.low) if self.low == self.high else f"{self.low} to {high}"
         return f"{self.name} = {value}"
 
 
@@ -189,6 +200,7 @@ class DimTableAttr(ParametrizedAttribute):
 
     def verify(self) -> None:
         upper: dict[str, int] = {}
+        unbounded = self.table.unbounded
         for d in self.table.dims.values():
             if d.low < 0 or d.high < d.low:
                 raise VerifyException(f"dimension '{d.name}': expected 0 <= low <= high, got {d}")
@@ -205,7 +217,7 @@ class DimTableAttr(ParametrizedAttribute):
                         f"{' above 0' if d.operator == 'ceildiv' else ''}, got {by}"
                     )
             upper[d.name] = d.size(upper)
-            if upper[d.name] > MAX_DIM:
+            if upper[d.name] > MAX_DIM and d.name not in unbounded:
                 raise VerifyException(
                     f"dimension '{d.name}': expected an upper bound below 2^63, got more by {d}"
                 )
@@ -259,7 +271,10 @@ def _parse_dim_def(parser: AttrParser) -> DimDef:
     low = parser.parse_integer(allow_boolean=False, allow_negative=False)
     high = low
     if parser.parse_optional_keyword("to") is not None:
-        high = parser.parse_integer(allow_boolean=False, allow_negative=False)
+        if parser.parse_optional_keyword("any") is not None:
+            high = ANY
+        else:
+            high = parser.parse_integer(allow_boolean=False, allow_negative=False)
     return DimDef(name, low, high)
 
 
@@ -279,6 +294,16 @@ class DimTable:
     def free(self) -> tuple[str, ...]:
         """Return the dimensions whose sizes are given at run time."""
         return tuple(d.name for d in self.dims.values() if not d.operator and d.low != d.high)
+
+    @property
+    def unbounded(self) -> frozenset[str]:
+        """Return the dimensions without a bound, and those that derive from them."""
+        found: set[str] = set()
+        for d in self.dims.values():
+            free = not d.operator and d.low != d.high
+            if (free and d.high == ANY) or not found.isdisjoint(d.operands):
+                found.add(d.name)
+        return frozenset(found)
 
     def bind(self, sizes: Mapping[str, int]) -> dict[str, int]:
         """Return the size of every dimension, given those of the free ones."""
@@ -371,6 +396,18 @@ def element_bytes(type_: Attribute) -> int:
             f"expected elements of one of {', '.join(_BYTES)}, got {spell(type_)}"
         )
     return _BYTES[element]
+
+
+Monomial: TypeAlias = tuple[int, tuple[str, ...]]
+"""A number times the sizes of dimensions."""
+
+
+def monomial(type_: Attribute) -> Monomial:
+    """Return the bytes of a tensor."""
+    number, dims = element_bytes(type_), dims_of(type_)
+    for d in dims:
+        number *= d if isinstance(d, int) else 1
+    return number, tuple(sorted(d for d in dims if isinstance(d, str)))
 
 
 _BYTES = {

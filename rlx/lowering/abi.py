@@ -25,7 +25,10 @@ IDS = 9
 STOPS, STOP_COUNT = 10, 11
 """Address and number of i32 tokens after which `step` returns."""
 DIMS = 12
-"""From here on: the sizes of the free dimensions, in the order of the dimension table."""
+"""
+From here on: the sizes of the free dimensions, in the order of the dimension table; after them the
+offsets of the arena's places whose sizes have no bound.
+"""
 
 PACK, PROLOGUE, STEP = "rlx_pack", "rlx_prologue", "rlx_step"
 KERNEL = "k_{}"

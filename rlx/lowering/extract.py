@@ -10,13 +10,16 @@ from xdsl.ir import Operation
 
 from rlx.dialects import lir, mir
 from rlx.dialects.common import (
+    PLACE,
     DimTable,
+    Monomial,
     PackedType,
     PhaseKind,
     dims_of,
     element_bytes,
     element_of,
     format_of,
+    monomial,
 )
 from rlx.errors import RlxError
 from rlx.lowering.bounds import bounds_of
@@ -32,12 +35,13 @@ def manifest_of(module: ModuleOp) -> Manifest:
     kernels = {k.sym_name.data: k for k in module.ops if isinstance(k, lir.KernelOp)}
     weights = {op.sym_name.data for op in module.ops if isinstance(op, lir.WeightOp)}
     ops = list(program.body.block.ops)
+    table = DimTable.of(module)
     launched = [(turns, op) for turns, op in _launches(ops) if _in_step(op)]
     return Manifest(
         name=program.sym_name.data,
         fingerprint=program.fingerprint.data,
-        arena_bytes=program.arena_size.value.data,
-        arena_lower_bound_bytes=program.lower_bound.value.data,
+        arena_bytes=_arena_bytes(program, table),
+        arena_lower_bound_bytes=min(program.lower_bound.value.data, _arena_bytes(program, table)),
         state_bytes=program.state_size.value.data,
         weight_segment_bytes=program.weights_size.value.data,
         weight_bytes_per_step=sum(n * _weight_bytes(op, kernels, weights) for n, op in launched),
@@ -45,8 +49,7 @@ def manifest_of(module: ModuleOp) -> Manifest:
         launches_per_step=sum(n for n, _ in launched),
         kernels=len(kernels),
         dims=tuple(
-            Dimension(d.name, d.low, d.high, d.operator, d.operands)
-            for d in DimTable.of(module).dims.values()
+            Dimension(d.name, d.low, d.high, d.operator, d.operands) for d in table.dims.values()
         ),
         inputs=tuple(_io(op, kernels) for op in ops if isinstance(op, lir.InputOp)),
         outputs=tuple(_io(op, kernels) for op in ops if isinstance(op, lir.OutputOp)),
@@ -57,8 +60,44 @@ def manifest_of(module: ModuleOp) -> Manifest:
             if isinstance(op, lir.StateOp)
         ),
         bounds=bounds_of(module),
+        places=_places(program, table),
+        shapes=_shapes(kernels.values(), table),
         carries=lir.CARRY in module.attributes,
     )
+
+
+def _arena_bytes(program: lir.ProgramOp, table: DimTable) -> int:
+    """Return the bytes of the arena that have a bound."""
+    if not table.unbounded:
+        return program.arena_size.value.data
+    slots = [op for op in program.body.block.ops if isinstance(op, lir.SlotOp)]
+    ends = (op.offset.value.data + op.size.value.data for op in slots if not _place(op))
+    return max(ends, default=0)
+
+
+def _place(op: lir.SlotOp) -> int:
+    return op.offset.value.data // PLACE
+
+
+def _places(
+    program: lir.ProgramOp, table: DimTable
+) -> tuple[tuple[tuple[int, tuple[str, ...]], ...], ...]:
+    """Return what lies in each place without a bound: buffers, and what views of them need."""
+    if not table.unbounded:
+        return ()
+    found: dict[int, dict[Monomial, None]] = {}
+    for op in program.body.block.ops:
+        if isinstance(op, lir.SlotOp) and _place(op):
+            found.setdefault(_place(op) - 1, {})[monomial(op.result.type)] = None
+    return tuple(tuple(found.get(i, {(0, ()): None})) for i in range(max(found, default=-1) + 1))
+
+
+def _shapes(kernels: Iterable[lir.KernelOp], table: DimTable) -> tuple[tuple[int | str, ...], ...]:
+    """Return the shapes without a bound of all values of kernels."""
+    blocks = [k.body.block for k in kernels]
+    values = [v for b in blocks for v in (*b.args, *(r for op in b.ops for r in op.results))]
+    shapes = dict.fromkeys(dims_of(v.type) for v in values)
+    return tuple(s for s in shapes if not table.unbounded.isdisjoint(s))
 
 
 def _launches(ops: Iterable[Operation]) -> Iterator[tuple[int, lir.LaunchOp]]:

@@ -10,10 +10,17 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from math import prod
 from typing import Any, cast
 
 from rlx.contract.derived import OPERATORS
 from rlx.errors import RlxError
+
+
+ALIGNMENT = 64
+"""Bytes that the start of a place is a multiple of."""
+MOST = 1 << 31
+"""Elements of the smallest tensor that a program without bounds refuses."""
 
 
 @dataclass(frozen=True)
@@ -48,6 +55,10 @@ class Bound:
     def __str__(self) -> str:
         relation = "=" if self.exact else "<="
         return f"{' + '.join(map(str, self.terms))} {relation} {self.limit} ({self.what})"
+
+
+def _aligned(size: int) -> int:
+    return -(-size // ALIGNMENT) * ALIGNMENT
 
 
 def _size(dim: int | str, sizes: Mapping[str, int]) -> int:
@@ -105,7 +116,15 @@ class Manifest:
     """Name, offset and stride of each state."""
     bounds: tuple[Bound, ...]
     """What the sizes must satisfy beyond the dimensions' own bounds."""
-    carries: bool
+    places: tuple[tuple[tuple[int, tuple[str, ...]], ...], ...] = ()
+    """
+    What lies in each place of the arena that has no bound: bytes, as a number times dimensions.
+
+    They come after the `arena_bytes` that have one.
+    """
+    shapes: tuple[tuple[int | str, ...], ...] = ()
+    """Shapes without a bound, of which each has fewer than `MOST` elements."""
+    carries: bool = False
     """Whether a step's token is the next step's input, so that one call may take several."""
 
     @property
@@ -133,12 +152,27 @@ class Manifest:
                     f"got {value}"
                 )
             values[d.name] = value
+        for shape in self.shapes:
+            if prod(_size(d, values) for d in shape) >= MOST:
+                raise RlxError(
+                    f"{self.name}: expected tensors of fewer than 2^31 elements, got one of "
+                    f"{[_size(d, values) for d in shape]}: give its dimensions bounds"
+                )
         for bound in self.bounds:
             if not bound.holds(values):
                 names = dict.fromkeys(t for t in (*bound.terms, bound.limit) if isinstance(t, str))
                 given = ", ".join(f"{n} = {values[n]}" for n in names)
                 raise RlxError(f"{self.name}: expected {bound}, got {given}")
         return values
+
+    def layout(self, sizes: Mapping[str, int]) -> tuple[list[int], int]:
+        """Return the offset of each place for the sizes of all dimensions, and the arena's end."""
+        offsets: list[int] = []
+        end = _aligned(self.arena_bytes)
+        for members in self.places:
+            offsets.append(end)
+            end += _aligned(max(n * prod(sizes[d] for d in names) for n, names in members))
+        return offsets, end
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))
@@ -152,6 +186,10 @@ class Manifest:
         data["weights"] = tuple(Weight(**_tupled(w)) for w in data["weights"])
         data["states"] = tuple((name, offset, stride) for name, offset, stride in data["states"])
         data["bounds"] = tuple(Bound(**_tupled(b)) for b in data["bounds"])
+        data["places"] = tuple(
+            tuple((n, tuple(names)) for n, names in members) for members in data["places"]
+        )
+        data["shapes"] = tuple(tuple(shape) for shape in data["shapes"])
         return Manifest(**data)
 
 

@@ -15,7 +15,7 @@ from xdsl.dialects.builtin import DictionaryAttr, ModuleOp, StringAttr
 from xdsl.ir import Block, Operation, SSAValue
 
 from rlx.dialects import lir
-from rlx.dialects.common import DimTable, dims_of
+from rlx.dialects.common import PLACE, DimTable, dims_of
 from rlx.errors import RlxError
 from rlx.lowering import abi
 from rlx.lowering.emitter import Function, Module
@@ -278,7 +278,10 @@ class _Job:
         f = self.f
         match op:
             case lir.SlotOp():
-                return f.at(self.words[abi.ARENA], op.offset.value.data)
+                place, offset = divmod(op.offset.value.data, PLACE)
+                if place and self.table.unbounded:
+                    offset = self._word(abi.DIMS + len(self.table.free) + place - 1)
+                return f.at(self.words[abi.ARENA], offset)
             case lir.InputOp() | lir.OutputOp():
                 return self._io(op)
             case lir.ViewOp():

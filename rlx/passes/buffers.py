@@ -13,7 +13,7 @@ from enum import Enum, auto
 
 from xdsl.ir import Attribute, Block, Operation, SSAValue
 
-from rlx.dialects.common import DimTable, dims_of, element_bytes
+from rlx.dialects.common import PLACE, DimTable, dims_of, element_bytes
 
 
 class Space(Enum):
@@ -49,9 +49,15 @@ class Buffer:
 
 
 def size_of(type_: Attribute, table: DimTable) -> int:
-    """Return a tensor's bytes at the upper bounds of its dimensions."""
-    size = element_bytes(type_)
-    for dim in dims_of(type_):
+    """
+    Return a tensor's bytes at the upper bounds of its dimensions.
+
+    One of a dimension without a bound counts as `PLACE` bytes: see `rlx.passes.places`.
+    """
+    size, dims = element_bytes(type_), dims_of(type_)
+    if not table.unbounded.isdisjoint(dims):
+        return PLACE
+    for dim in dims:
         size *= table.size(dim)
     return size
 

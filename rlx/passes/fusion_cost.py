@@ -19,6 +19,9 @@ from rlx.dialects.common import DimTable, dims_of, element_of, format_of
 from rlx.passes.hoist_params import has_one_size
 from rlx.passes.schedule import byte_offset
 
+USUAL = 1024
+"""The size to count with of a dimension that has no bound."""
+
 
 @dataclass(frozen=True)
 class Launch:
@@ -34,9 +37,10 @@ class Launch:
 
 
 def binding(table: DimTable) -> dict[str, int]:
-    """Return the sizes to count with: every dimension at its bound, the past half full."""
+    """Return the sizes to count with: a dimension's bound, `USUAL` without one, half the past."""
     past = table.dims.get(SYMBOL_NAMES[PAST_SEQ])
-    return table.bind({past.name: past.high // 2} if past else {})
+    sizes = {past.name: past.high // 2} if past else {}
+    return table.bind({**dict.fromkeys(table.unbounded & {*table.free}, USUAL), **sizes})
 
 
 def nbytes(type_: Attribute, sizes: Mapping[str, int]) -> int:
@@ -73,7 +77,8 @@ def _runs_for_nothing(op: Operation) -> bool:
 
 
 def is_splat(op: Operation | Block) -> bool:
-    return isinstance(op, mir.ConstantOp) and op.value.is_splat()
+    """Whether an operation is a constant of one number, or of none."""
+    return isinstance(op, mir.ConstantOp) and (not len(op.value) or op.value.is_splat())
 
 
 def _bytes_read(op: Operation, index: int, sizes: Mapping[str, int]) -> int:

@@ -14,13 +14,14 @@ from xdsl.passes import ModulePass
 from xdsl.utils.exceptions import VerifyException
 
 from rlx.dialects import hir, lir, mir
-from rlx.dialects.common import DimTable
+from rlx.dialects.common import DimTable, dims_of
 from rlx.passes import arena
 from rlx.passes.barriers import insert_barriers
 from rlx.passes.bind_io import bind_io
 from rlx.passes.buffers import Buffer, Space
 from rlx.passes.diagnostics import IrError
 from rlx.passes.outline import Kernels
+from rlx.passes.places import place
 from rlx.passes.program import Program
 from rlx.passes.schedule import Schedule
 from rlx.passes.segments import ALIGNMENT, Segments, packing
@@ -101,16 +102,25 @@ class _Emitter:
         return members[operand]
 
 
-def _place(buffers: Sequence[Buffer], end: int, effort: int) -> arena.Placement:
-    """Give every buffer of the arena an offset; what the prologue makes lives to the end."""
+def _place(buffers: Sequence[Buffer], table: DimTable, end: int, effort: int) -> arena.Placement:
+    """
+    Give every buffer of the arena an offset; what the prologue makes lives to the end.
+
+    The offsets of those without a bound are virtual, see `rlx.passes.places`.
+    """
+    slots = [(i, b) for i, b in enumerate(buffers) if b.space is Space.SLOT]
+    unbounded = [(i, b) for i, b in slots if not table.unbounded.isdisjoint(dims_of(b.type))]
+    virtual, top = place([(i, b) for i, b in unbounded if b.root is None], end)
     requests = [
         arena.Buffer(i, 0, end + 1, b.size)
         if b.whole_run
         else arena.Buffer(i, b.first, b.last + 1, b.size)
-        for i, b in enumerate(buffers)
-        if b.space is Space.SLOT
+        for i, b in slots
+        if (i, b) not in unbounded
     ]
-    return arena.plan(requests, alignment=ALIGNMENT, effort=effort)
+    placed = arena.plan(requests, alignment=ALIGNMENT, effort=effort)
+    offsets, peak = {**placed.offsets, **virtual}, max(placed.peak, top)
+    return arena.Placement(offsets, peak, max(placed.lower_bound, top))
 
 
 def _fingerprint(operations: Sequence[Operation]) -> str:
@@ -156,7 +166,7 @@ class PlanLirPass(ModulePass):
         segments = Segments()
         segments.declare(op, schedule.layers)
         packs = packing(schedule, weights)
-        placement = _place(schedule.buffers, schedule.time, self.effort)
+        placement = _place(schedule.buffers, schedule.table, schedule.time, self.effort)
 
         body = Block()
         emitter = _Emitter()

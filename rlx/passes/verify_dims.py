@@ -38,7 +38,7 @@ def _check(op: Operation, table: Mapping[str, DimDef]) -> None:
             message = f"dimension '{name}' is not declared: {DIMS} declares {what}"
             raise IrError(op, f"{op.name}: {message}")
     match op:
-        case mir.ReshapeOp() if not _same_count(op, table):
+        case mir.ReshapeOp() if not same_count(op.input.type, op.result.type, DimTable(table)):
             fail(op, "has as many elements as its input", op.input.type, op.result.type)
         case mir.ConcatOp() if not _sums_up(op, table):
             types = [part.type for part in op.parts]
@@ -61,8 +61,9 @@ def fail(op: Operation, wanted: str, *types: Attribute) -> NoReturn:
     raise IrError(op, f"{op.name}: expected a result that {wanted} at every size, got {given}")
 
 
-def _same_count(op: mir.ReshapeOp, table: Mapping[str, DimDef]) -> bool:
-    return _count(dims_of(op.input.type), table) == _count(dims_of(op.result.type), table)
+def same_count(a: Attribute, b: Attribute, table: DimTable) -> bool:
+    """Return whether two tensors have as many elements at every size."""
+    return _count(dims_of(a), table.dims) == _count(dims_of(b), table.dims)
 
 
 def _count(dims: Iterable[Dim], table: Mapping[str, DimDef]) -> tuple[int, list[str]]:

@@ -6,12 +6,13 @@ from xdsl.ir import Attribute, BlockArgument, Operation, SSAValue
 from xdsl.utils.exceptions import VerifyException
 
 from rlx.dialects import lir, mir
-from rlx.dialects.common import PhaseKind, dims_of, format_of, spell
+from rlx.dialects.common import PhaseKind, dims_of, format_of, monomial, spell
 from rlx.dialects.ops import StateRole
 from rlx.lowering.kernels import scratch_of
 from rlx.passes.buffers import element_bytes, size_of
 from rlx.passes.plan_access import launches, root_of
 from rlx.passes.program import Program, fail, spell_all
+from rlx.passes.verify_dims import same_count
 
 
 def check_lir(program: Program, op: Operation) -> None:
@@ -195,6 +196,7 @@ def _check_view(program: Program, op: lir.ViewOp) -> None:
             f"expected a multiple of {width} bytes, the size of an element of "
             f"{spell(op.result.type)}, got byte {op.byte_offset.value.data}",
         )
+    _check_unbounded_view(program, op)
     size = _bytes(program, op, op.root.type)
     end = op.byte_offset.value.data + _bytes(program, op, op.result.type)
     if end > size:
@@ -202,6 +204,21 @@ def _check_view(program: Program, op: lir.ViewOp) -> None:
             op,
             f"{spell(op.result.type)} at byte {op.byte_offset.value.data} ends at {end}, beyond "
             f"the {size} bytes of {spell(op.root.type)}",
+        )
+
+
+def _check_unbounded_view(program: Program, op: lir.ViewOp) -> None:
+    """A view without a bound has the elements of its root, or the first of these, at every size."""
+    root, view, table = op.root.type, op.result.type, program.table
+    if table.unbounded.isdisjoint((*dims_of(root), *dims_of(view))):
+        return
+    (have, names), (need, same) = monomial(root), monomial(view)
+    part = names == same and need <= have
+    if op.byte_offset.value.data or not (part or same_count(root, view, table)):
+        fail(
+            op,
+            f"expected the first elements of its root {spell(root)} at every size, got "
+            f"{spell(view)} at byte {op.byte_offset.value.data}",
         )
 
 

@@ -39,12 +39,13 @@ class Program:
         self._team = team
         self._engine = Engine(code)
         self._jobs = {name: self._engine.address(name) for name in (abi.PROLOGUE, abi.STEP)}
+        self._poison = poison
         self._arena = Segment(max(manifest.arena_bytes, 64), poison=poison)
         self._state = state
         self._weights: Block | None = None
         self._inputs = np.zeros(max(len(manifest.inputs), 1), np.int64)
         self._outputs = np.zeros(max(len(manifest.outputs), 1), np.int64)
-        self._context = np.zeros(abi.DIMS + len(manifest.free), np.int64)
+        self._context = np.zeros(abi.DIMS + len(manifest.free) + len(manifest.places), np.int64)
         self._address: int = self._context.ctypes.data
         self._input_index = {io.name: i for i, io in enumerate(manifest.inputs)}
         self._output_index = {io.name: i for i, io in enumerate(manifest.outputs)}
@@ -75,6 +76,19 @@ class Program:
         self._context[abi.WEIGHTS] = weights.address
         self._team.run(self._jobs[abi.PROLOGUE], self._address)
 
+    def _lay_out(self, sizes: Mapping[str, int]) -> None:
+        """Give the buffers without a bound their places, in a larger arena where they need it."""
+        manifest = self.manifest
+        offsets, end = manifest.layout(sizes)
+        if end > self._arena.nbytes:
+            self._arena = Segment(end + end // 4, poison=self._poison)
+            self._context[abi.ARENA] = self._arena.address
+            # What the prologue makes lies at the arena's start.
+            assert self._weights is not None
+            self.start(self._weights)
+        first = abi.DIMS + len(manifest.free)
+        self._context[first : first + len(offsets)] = offsets
+
     def bind_input(self, name: str, array: NDArray[np.generic]) -> None:
         """Let an input be read from an array, at the address that it has now."""
         self._inputs[self._input_index[name]] = array.ctypes.data
@@ -101,6 +115,8 @@ class Program:
         """
         manifest = self.manifest
         bound = manifest.bind(sizes)
+        if manifest.places:
+            self._lay_out(bound)
         for i, name in enumerate(manifest.free):
             self._context[abi.DIMS + i] = bound[name]
         self._context[abi.STEPS] = steps

@@ -15,7 +15,7 @@ ROOT = Path(rlx.__file__).parent
 ALLOWED = {
     "contract": "dialects flow passes",
     "dialects": "contract",
-    "ops": "contract dialects",
+    "ops": "contract dialects reference",
     "lowering": "contract dialects ops",
     "passes": "contract dialects lowering ops reference runtime",
     "runtime": "lowering",

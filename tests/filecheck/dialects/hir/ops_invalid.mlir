@@ -42,8 +42,8 @@ builtin.module attributes {rlx.dims = #hir.dim_table<a = 4294967296, b = a * a>}
 
 // -----
 
-// CHECK: :[[# @LINE + 1]]:67: error: Expected '*'
-builtin.module attributes {rlx.dims = #hir.dim_table<a = 1, b = a - a>} {}
+// CHECK: :[[# @LINE + 1]]:67: error: expected one of +, *, -, ceildiv, min, max
+builtin.module attributes {rlx.dims = #hir.dim_table<a = 1, b = a a>} {}
 
 // -----
 

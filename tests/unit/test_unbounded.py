@@ -1,0 +1,85 @@
+"""Programs whose dimensions have no bound: buffers get their places when sizes are bound."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import rlx
+from rlx.errors import RlxError
+from rlx.flow.source import MapWeights
+from rlx.functions import CompiledFunction, build
+from rlx.lowering.manifest import Manifest
+from rlx.lowering.target import Target
+from rlx.passes.source import context, parse
+from rlx.passes.verify_plan import check_planned
+
+NM, N8 = "tensor<?x?xf32, #hir.dims<n, m>>", "tensor<?x8xf32, #hir.dims<n, _>>"
+M8, V = "tensor<?x8xf32, #hir.dims<m, _>>", "tensor<8x8xf32>"
+TEXT = f"""
+builtin.module attributes {{rlx.dims = #hir.dim_table<n = 0 to any, m = 1 to any, nm = n * m>}} {{
+  func.func @main(%x: {NM} {{rlx.name = "x"}}, %w: {M8} {{rlx.name = "w"}},
+                  %v: {V} {{rlx.name = "v"}})
+      -> ({N8} {{rlx.name = "y"}}, tensor<?xf32, #hir.dims<nm>> {{rlx.name = "flat"}}) {{
+    %e = mir.unary exp %x : {NM}
+    %vv = mir.dot %v, %v : {V}, {V} -> {V}
+    %a = mir.dot %e, %w : {NM}, {M8} -> {N8}
+    %b = mir.dot %a, %vv : {N8}, {V} -> {N8}
+    %c = mir.dot %b, %v : {N8}, {V} -> {N8}
+    %flat = mir.reshape %e : {NM} -> tensor<?xf32, #hir.dims<nm>>
+    func.return %c, %flat : {N8}, tensor<?xf32, #hir.dims<nm>>
+  }}
+}}
+"""
+
+
+def wanted(x: np.ndarray, w: np.ndarray, v: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    e = np.exp(x.astype(np.float64))
+    v = v.astype(np.float64)
+    return e @ w @ (v @ v) @ v, e.ravel()
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("again", [False, True], ids=["compiled", "from its LIR"])
+def test_any_size_runs_in_one_program(threads: int, again: bool):
+    text = rlx.compile(TEXT).ir("lir") if again else TEXT
+    f = CompiledFunction(build(text, Target.host()), MapWeights({}), threads, poison=True)
+    rng = np.random.default_rng(7)
+    # Larger and smaller ones in turn: the arena grows, and places move.
+    for n, m in ((3, 5), (100, 200), (1, 1), (0, 4), (900, 20), (2, 2), (17, 1001)):
+        x, w, v = (rng.uniform(-1, 1, s).astype(np.float32) for s in ((n, m), (m, 8), (8, 8)))
+        y, flat = f(x, w, v)
+        expected = wanted(x, w, v)
+        np.testing.assert_allclose(y, expected[0], rtol=1e-4, atol=1e-5 * m)
+        np.testing.assert_allclose(flat, expected[1], rtol=1e-6)
+
+
+def test_the_plan_is_sound_and_shares_places():
+    f = rlx.compile(TEXT)
+    assert check_planned(parse(context(), f.ir("lir").encode(), "plan")) == []
+    manifest = f.manifest
+    assert manifest.places == (((4, ("m", "n")),), ((32, ("n",)),), ((32, ("n",)),))
+    assert manifest.arena_bytes == 256
+    assert manifest.layout({"n": 3, "m": 5, "nm": 15}) == ([256, 320, 448], 576)
+    assert Manifest.from_json(manifest.to_json()) == manifest
+
+
+def test_tensors_of_2_31_elements_are_refused_before_they_are_touched():
+    manifest = rlx.compile(TEXT).manifest
+    with pytest.raises(RlxError, match=r"fewer than 2\^31 elements, got one of \[65536, 32768\]"):
+        manifest.bind({"n": 65536, "m": 32768})
+
+
+def test_a_view_that_may_leave_its_root_is_refused():
+    text = rlx.compile(TEXT).ir("lir")
+    slot = next(line for line in text.splitlines() if "lir.slot" in line and "<n, m>" in line)
+    name = slot.split()[0]
+    view = f"    %bad = lir.view {name} byte_offset 0 : {NM} -> tensor<?x?xf32, #hir.dims<m, m>>"
+    with pytest.raises(RlxError, match="expected the first elements of its root"):
+        rlx.compile(text.replace(slot, f"{slot}\n{view}"))
+
+
+def test_any_prints_and_parses():
+    module = parse(context(), TEXT.encode(), "any")
+    assert "n = 0 to any, m = 1 to any, nm = n * m" in str(module)
+    assert str(parse(context(), str(module).encode(), "any")) == str(module)
