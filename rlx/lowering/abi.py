@@ -24,7 +24,9 @@ IDS = 9
 """Address of i32 [STEPS]: the token of each step, where the program carries one on."""
 STOPS, STOP_COUNT = 10, 11
 """Address and number of i32 tokens after which `step` returns."""
-DIMS = 12
+LOCK = 12
+"""i32, i32: taken by a thread that runs the program through `enter`, and how many wait."""
+DIMS = 13
 """
 From here on: the sizes of the free dimensions, in the order of the dimension table; after them the
 offsets of the arena's places whose sizes have no bound.

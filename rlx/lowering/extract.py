@@ -25,6 +25,7 @@ from rlx.errors import RlxError
 from rlx.lowering.bounds import bounds_of
 from rlx.lowering.formats import packed_bytes
 from rlx.lowering.manifest import Dimension, Io, Manifest, Weight
+from rlx.lowering.work import work_of
 
 
 def manifest_of(module: ModuleOp) -> Manifest:
@@ -62,6 +63,7 @@ def manifest_of(module: ModuleOp) -> Manifest:
         bounds=bounds_of(module),
         places=_places(program, table),
         shapes=_shapes(kernels.values(), table),
+        work=work_of(launched, kernels),
         carries=lir.CARRY in module.attributes,
     )
 

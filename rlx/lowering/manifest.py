@@ -16,7 +16,6 @@ from typing import Any, cast
 from rlx.contract.derived import OPERATORS
 from rlx.errors import RlxError
 
-
 ALIGNMENT = 64
 """Bytes that the start of a place is a multiple of."""
 MOST = 1 << 31
@@ -124,6 +123,8 @@ class Manifest:
     """
     shapes: tuple[tuple[int | str, ...], ...] = ()
     """Shapes without a bound, of which each has fewer than `MOST` elements."""
+    work: tuple[tuple[int, tuple[str, ...]], ...] = ()
+    """Operations on elements of a step, about, as sums of a number times dimensions."""
     carries: bool = False
     """Whether a step's token is the next step's input, so that one call may take several."""
 
@@ -189,6 +190,7 @@ class Manifest:
         data["places"] = tuple(
             tuple((n, tuple(names)) for n, names in members) for members in data["places"]
         )
+        data["work"] = tuple((n, tuple(names)) for n, names in data["work"])
         data["shapes"] = tuple(tuple(shape) for shape in data["shapes"])
         return Manifest(**data)
 

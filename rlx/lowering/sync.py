@@ -30,7 +30,11 @@ CONTEXT = 328
 """ptr: the job's argument."""
 THREADS = 336
 """i64: threads in the team, the caller of `run` included."""
-TEAM_BYTES = 384
+STARTED = 344
+"""i64: whether the workers have started; a forked child has none yet."""
+TURN = 384
+"""i32, i32: a lock, for callers of `run` take turns, and how many wait for it."""
+TEAM_BYTES = 448
 
 SPINS = 1024
 """
@@ -83,15 +87,20 @@ def emit_barrier(module: Module) -> str:
 
 def emit_team(module: Module) -> None:
     """
-    Define and export `void worker(ptr team, i64 tid)` and `void run(ptr team, ptr job, ptr ctx)`.
+    Define and export `void worker(ptr team, i64 tid)`, `void run(ptr team, ptr job, ptr ctx)`, and
+    `void lock(ptr lock)` and `void unlock(ptr lock)` for what Python and compiled code both change.
 
     A worker (tid from 1) runs job after job until one is null. `run` is called by thread 0: it
-    runs its share of the job and returns when all have done theirs; one call at a time. A job may
+    runs its share of the job and returns when all have done theirs; callers take turns. A job may
     be published before its workers have started; `run` then waits for them.
     """
     barrier = emit_barrier(module)
     _emit_worker(module, barrier)
     _emit_run(module, barrier)
+    for name, emit in (("lock", lock), ("unlock", unlock)):
+        f = module.function(name, [("ptr", "lock")], exported=True)
+        emit(f, f.params[0])
+        f.ret()
 
 
 def _emit_worker(module: Module, barrier: str) -> None:
@@ -120,6 +129,7 @@ def _emit_run(module: Module, barrier: str) -> None:
     f = module.function("run", params, exported=True)
     team, job, ctx = f.params
     threads = f.load("i64", f.at(team, THREADS), align=8)
+    lock(f, f.at(team, TURN))
     f.store(job, f.at(team, JOB), align=8)
     f.store(ctx, f.at(team, CONTEXT), align=8)
     _advance(f, f.at(team, EPOCH), f.at(team, IDLE_SLEEPERS))
@@ -130,7 +140,32 @@ def _emit_run(module: Module, barrier: str) -> None:
         return []
 
     f.if_(f.icmp("ne", job, _NULL), work)
+    unlock(f, f.at(team, TURN))
     f.ret()
+
+
+def try_lock(f: Function, lock: Value) -> Value:
+    """Emit: take a lock, 8 bytes; return whether it was free."""
+    return f.icmp("eq", f.atomic_rmw("xchg", lock, i32(1)), 0)
+
+
+def lock(f: Function, lock: Value) -> None:
+    """Emit: take a lock as soon as it is free; who waits long sleeps."""
+
+    def taken(_: list[Value]) -> Value:
+        return f.icmp("ne", f.atomic_rmw("xchg", lock, i32(1)), 0)
+
+    def wait(_: list[Value]) -> list[Value]:
+        f.call("wait", "void", lock, i32(1), f.at(lock, 4))
+        return []
+
+    f.while_([], taken, wait)
+
+
+def unlock(f: Function, lock: Value) -> None:
+    """Emit: give a lock back, and wake those that sleep for it."""
+    f.atomic_rmw("xchg", lock, i32(0))
+    _wake(f, lock, f.at(lock, 4))
 
 
 def _advance(f: Function, word: Value, sleepers: Value) -> None:
@@ -141,6 +176,11 @@ def _advance(f: Function, word: Value, sleepers: Value) -> None:
     or the sleeper's futex call sees the new word and returns.
     """
     f.atomic_rmw("add", word, i32(1))
+    _wake(f, word, sleepers)
+
+
+def _wake(f: Function, word: Value, sleepers: Value) -> None:
+    """Emit: wake those that sleep on a word."""
     asleep = f.icmp("ne", f.load_atomic("i32", sleepers, "seq_cst"), 0)
 
     def wake() -> list[Value]:

@@ -217,7 +217,7 @@ def _rms_norm(x: Node, weight: Node, eps: float) -> Node:
 # What a node is made of
 
 MAPS = ("unary", "binary", "compare", "select", "cast")
-_CHEAP = (
+CHEAP = (
     "neg",
     "abs",
     "sign",
@@ -281,7 +281,7 @@ def contiguous(node: Node) -> bool:
 
 def is_heavy(node: Node) -> bool:
     """Return whether an element of a node takes many instructions after its operands."""
-    return node.op in ("unary", "binary") and node.kind not in _CHEAP
+    return node.op in ("unary", "binary") and node.kind not in CHEAP
 
 
 def lane_dims(nodes: Sequence[Node]) -> int:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,7 +14,7 @@ from rlx.lowering.manifest import Manifest
 from rlx.runtime.cache import ObjectCache, PackedFile
 from rlx.runtime.jit import Engine
 from rlx.runtime.memory import Block, Segment
-from rlx.runtime.threads import Team
+from rlx.runtime.threads import Team, native
 
 Raw = Callable[[str], NDArray[np.uint8]]
 """Gives the bytes of a weight in its file, by key."""
@@ -36,7 +37,7 @@ class Program:
         poison: bool = False,
     ):
         self.manifest = manifest
-        self._team = team
+        self.team = team
         self._engine = Engine(code)
         self._jobs = {name: self._engine.address(name) for name in (abi.PROLOGUE, abi.STEP)}
         self._poison = poison
@@ -46,7 +47,8 @@ class Program:
         self._inputs = np.zeros(max(len(manifest.inputs), 1), np.int64)
         self._outputs = np.zeros(max(len(manifest.outputs), 1), np.int64)
         self._context = np.zeros(abi.DIMS + len(manifest.free) + len(manifest.places), np.int64)
-        self._address: int = self._context.ctypes.data
+        self.context: int = self._context.ctypes.data
+        """Its address."""
         self._input_index = {io.name: i for i, io in enumerate(manifest.inputs)}
         self._output_index = {io.name: i for i, io in enumerate(manifest.outputs)}
         for word, address in (
@@ -67,17 +69,54 @@ class Program:
         addresses = np.array([s.ctypes.data for s in sources] or [0], np.int64)
         self._context[abi.WEIGHTS] = weights.address
         self._context[abi.SOURCES] = addresses.ctypes.data
-        self._team.run(self._engine.address(abi.PACK), self._address)
+        self.team.run(self._engine.address(abi.PACK), self.context)
         self._context[abi.SOURCES] = 0
 
     def start(self, weights: Block) -> None:
         """Run the prologue, with the packed weights in place."""
         self._weights = weights
         self._context[abi.WEIGHTS] = weights.address
-        self._team.run(self._jobs[abi.PROLOGUE], self._address)
+        self.team.run(self._jobs[abi.PROLOGUE], self.context)
 
-    def _lay_out(self, sizes: Mapping[str, int]) -> None:
-        """Give the buffers without a bound their places, in a larger arena where they need it."""
+    @property
+    def step_address(self) -> int:
+        return self._jobs[abi.STEP]
+
+    def input_cell(self, index: int) -> int:
+        """Return the address of the word that holds an input's address."""
+        return self._inputs.ctypes.data + 8 * index
+
+    def output_cell(self, index: int) -> int:
+        return self._outputs.ctypes.data + 8 * index
+
+    @contextmanager
+    def held(self) -> Generator[None]:
+        """Keep other threads, those in native code too, from running or changing the program."""
+        lock = self.context + 8 * abi.LOCK
+        native().lock(lock)
+        try:
+            yield
+        finally:
+            native().unlock(lock)
+
+    def forget_lock(self) -> None:
+        """Free the lock, which a thread that this process doesn't have may hold."""
+        self._context[abi.LOCK] = 0
+
+    def words(self, sizes: Mapping[str, int]) -> tuple[NDArray[np.int64], dict[str, int]]:
+        """
+        Return what the context's words from `abi.DIMS` on are for sizes of the free dimensions.
+
+        The sizes of all dimensions come with them. The arena grows where it must, so a program that
+        several threads call is `held`. Raises RlxError for a size that is missing or out of bounds.
+        """
+        manifest = self.manifest
+        bound = manifest.bind(sizes)
+        offsets = self._lay_out(bound) if manifest.places else []
+        return np.array([*(bound[n] for n in manifest.free), *offsets], np.int64), bound
+
+    def _lay_out(self, sizes: Mapping[str, int]) -> list[int]:
+        """Return the places of buffers without a bound, in a larger arena where they need it."""
         manifest = self.manifest
         offsets, end = manifest.layout(sizes)
         if end > self._arena.nbytes:
@@ -86,8 +125,7 @@ class Program:
             # What the prologue makes lies at the arena's start.
             assert self._weights is not None
             self.start(self._weights)
-        first = abi.DIMS + len(manifest.free)
-        self._context[first : first + len(offsets)] = offsets
+        return offsets
 
     def bind_input(self, name: str, array: NDArray[np.generic]) -> None:
         """Let an input be read from an array, at the address that it has now."""
@@ -114,14 +152,11 @@ class Program:
         Raises RlxError for a dimension that is missing or out of its bounds.
         """
         manifest = self.manifest
-        bound = manifest.bind(sizes)
-        if manifest.places:
-            self._lay_out(bound)
-        for i, name in enumerate(manifest.free):
-            self._context[abi.DIMS + i] = bound[name]
+        words, _ = self.words(sizes)
+        self._context[abi.DIMS : abi.DIMS + len(words)] = words
         self._context[abi.STEPS] = steps
         self._context[abi.TAKEN] = 0
-        self._team.run(self._jobs[abi.STEP], self._address)
+        self.team.run(self._jobs[abi.STEP], self.context)
         return int(self._context[abi.TAKEN]) if manifest.carries else 1
 
 

@@ -21,7 +21,8 @@ import numpy as np
 from rlx.checks import integer
 from rlx.errors import RlxError
 from rlx.lowering.emitter import Module
-from rlx.lowering.sync import TEAM_BYTES, THREADS, emit_team
+from rlx.lowering.enter import Layout, emit_enter
+from rlx.lowering.sync import STARTED, TEAM_BYTES, THREADS, emit_team
 from rlx.lowering.target import Target, usable_cores
 from rlx.runtime.cache import ObjectCache, warn_once
 from rlx.runtime.memory import Segment
@@ -57,9 +58,9 @@ class Team:
         """Start over without workers, as a forked child has none: for the hook below."""
         self._lock = threading.Lock()
         self._workers = []
-        words = self._memory.view(0, np.int64, [TEAM_BYTES // 8])
-        words[:] = 0
-        words[THREADS // 8] = self.threads
+        self._words = self._memory.view(0, np.int64, [TEAM_BYTES // 8])
+        self._words[:] = 0
+        self._words[THREADS // 8] = self.threads
 
     def run(self, job: int, ctx: int) -> None:
         """
@@ -72,17 +73,28 @@ class Team:
             if self._closed:
                 raise RlxError("this model was closed: load it again to run it")
             # Before the workers, which need it too.
-            native = _native()
+            code = native()
             if self.threads > 1 and not self._workers:
                 self._start()
-            native.run(self.address, job, ctx)
+            code.run(self.address, job, ctx)
+
+    def start(self) -> None:
+        """Start the threads, where they haven't started. Raises RlxError as `run` does."""
+        with self._lock:
+            if self._closed:
+                raise RlxError("this team was closed")
+            native()
+            if self.threads > 1 and not self._workers:
+                self._start()
+            self._words[STARTED // 8] = 1
 
     def close(self) -> None:
         """Stop the threads, after the run that is going on, if one is."""
         with self._lock:
             self._closed = True
+            self._words[STARTED // 8] = 0
             if self._workers:
-                _native().run(self.address, None, None)
+                native().run(self.address, None, None)
             for thread in self._workers:
                 thread.join()
             self._workers = []
@@ -98,7 +110,7 @@ class Team:
             # A refused thread, or Ctrl-C while one was starting: those that did start return.
             self._closed = True
             self._workers = []
-            _native().run(self.address, None, None)
+            native().run(self.address, None, None)
             if isinstance(e, RuntimeError):
                 raise RlxError(
                     f"the system refused {self.threads} threads ({e}): "
@@ -116,10 +128,16 @@ class _Native(NamedTuple):
     """Holds the code."""
     run: Callable[[int, int | None, int | None], None]
     worker: Callable[[int, int], None]
+    enter: Callable[[int, object, object, int], int]
+    """See `rlx.lowering.enter`; other Python threads run meanwhile."""
+    enter_at_once: Callable[[int, object, object, int], int]
+    """The same without letting others run, which takes longer than a small program."""
+    lock: Callable[[int], None]
+    unlock: Callable[[int], None]
 
 
 @cache
-def _native() -> _Native:
+def native() -> _Native:
     """Return the team's native code, from the object cache where it is there."""
     # Imported here: LLVM takes 60 ms to load, and only those who run a job need it.
     import llvmlite
@@ -128,6 +146,7 @@ def _native() -> _Native:
 
     module = Module(Target.host())
     emit_team(module)
+    emit_enter(module, Layout(object.__basicsize__, tuple.__basicsize__))
     objects = ObjectCache()
     key = objects.key("team", llvmlite.__version__, module.text)
     data = objects.get(key)
@@ -135,18 +154,24 @@ def _native() -> _Native:
         data = compile_object(module.text, module.target)
         objects.put(key, data)
     engine = Engine(data)
-    pointer = ctypes.c_void_p
+    pointer, python = ctypes.c_void_p, ctypes.py_object
+    enter = (ctypes.c_int64, pointer, python, python, ctypes.c_int64)
+    address = engine.address("enter")
     # Calls through CFUNCTYPE release the interpreter's lock.
     return _Native(
         engine,
         ctypes.CFUNCTYPE(None, pointer, pointer, pointer)(engine.address("run")),
         ctypes.CFUNCTYPE(None, pointer, ctypes.c_int64)(engine.address("worker")),
+        ctypes.CFUNCTYPE(*enter)(address),
+        ctypes.PYFUNCTYPE(*enter)(address),
+        ctypes.CFUNCTYPE(None, pointer)(engine.address("lock")),
+        ctypes.CFUNCTYPE(None, pointer)(engine.address("unlock")),
     )
 
 
 def _work(memory: Segment, tid: int) -> None:
     """Run jobs until the team stops; `memory` is held so that it outlives the team's object."""
-    _native().worker(memory.address, tid)
+    native().worker(memory.address, tid)
 
 
 def _clamp(threads: object) -> int:

@@ -1,0 +1,35 @@
+"""A compiled program as bytes for the object cache, and what its key must cover of rlx itself."""
+
+from __future__ import annotations
+
+from hashlib import blake2b
+from pathlib import Path
+from typing import NamedTuple
+
+from rlx.lowering.manifest import Manifest
+
+
+def source_digest(folder: Path = Path(__file__).parent.parent) -> str:
+    """Return a digest of rlx's own code: what it generates may change with any of its files."""
+    digest = blake2b(digest_size=16)
+    for path in sorted(folder.rglob("*.py")):
+        stat = path.stat()
+        digest.update(f"{path.name} {stat.st_size} {stat.st_mtime_ns}\n".encode())
+    return digest.hexdigest()
+
+
+class Compiled(NamedTuple):
+    """A compiled program."""
+
+    manifest: Manifest
+    code: bytes
+
+    def to_bytes(self) -> bytes:
+        """Return both in one, for the cache: the manifest's length, itself, the code."""
+        text = self.manifest.to_json().encode()
+        return len(text).to_bytes(8, "little") + text + self.code
+
+    @staticmethod
+    def from_bytes(data: bytes) -> Compiled:
+        end = 8 + int.from_bytes(data[:8], "little")
+        return Compiled(Manifest.from_json(data[8:end].decode()), data[end:])

@@ -1,0 +1,213 @@
+"""Native calls with arrays: what is taken as it is, what is refused, and who waits for whom."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from functools import cache
+
+import numpy as np
+import pytest
+
+from rlx.functions import Built, build
+from rlx.lowering import enter
+from rlx.lowering.target import Target
+from rlx.runtime import calls
+from rlx.runtime.calls import Argument, Call, shared_team
+from rlx.runtime.memory import Segment
+from rlx.runtime.program import Program
+
+T, S = "tensor<?x?xf32, #hir.dims<n, m>>", "tensor<f32>"
+M = "tensor<?x?xf32, #hir.dims<m, m>>"
+# Two products, so that a buffer without a bound lies between two kernels.
+TEXT = f"""
+builtin.module attributes {{rlx.dims = #hir.dim_table<n = 0 to any, m = 0 to any>}} {{
+  func.func @main(%x: {T} {{rlx.name = "x"}}, %w: {M} {{rlx.name = "w"}}, %s: {S} {{rlx.name = "s"}})
+      -> ({T} {{rlx.name = "y"}}, {T} {{rlx.name = "z"}}) {{
+    %a = mir.dot %x, %w : {T}, {M} -> {T}
+    %b = mir.dot %a, %w : {T}, {M} -> {T}
+    %t = mir.broadcast %s : {S} -> {T}
+    %z = mir.binary mul %x, %t : {T}
+    func.return %b, %z : {T}, {T}
+  }}
+}}
+"""
+F32 = np.dtype(np.float32)
+
+
+@cache
+def built() -> Built:
+    return build(TEXT, Target.host())
+
+
+def program(threads: int | None = None) -> Program:
+    b = built()
+    made = Program(b.manifest, b.code, shared_team(threads), Segment(64), poison=True)
+    made.start(Segment(64))
+    return made
+
+
+def prepared(p: Program, n: int, m: int) -> Call:
+    shapes = [Argument(F32, (n, m)), Argument(F32, (m, m)), Argument(F32, number=True)]
+    return Call(p, shapes, {"n": n, "m": m})
+
+
+def inputs(n: int, m: int, seed: int = 1) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    return tuple(rng.uniform(-1, 1, shape).astype(np.float32) for shape in ((n, m), (m, m)))
+
+
+def run(call: Call, *args: object, outs: tuple[np.ndarray, ...] | None = None):
+    outs = call.results() if outs is None else outs
+    status = call.enter(call.address, args, outs, call.wait)
+    assert status == enter.RAN or call.again(status, args, outs)
+    return outs
+
+
+def check(outs: tuple[np.ndarray, ...], x: np.ndarray, w: np.ndarray, s: float) -> None:
+    wide = w.astype(np.float64)
+    np.testing.assert_allclose(outs[0], x @ wide @ wide, rtol=1e-4, atol=1e-5 * len(w))
+    np.testing.assert_array_equal(outs[1], x * np.float32(s))
+
+
+@pytest.mark.parametrize("threads", [1, None])
+def test_calls_of_several_shapes_take_turns_in_one_program(threads: int | None):
+    p = program(threads)
+    shapes = [(3, 5), (200, 150), (1, 1), (0, 4), (64, 300)]
+    made = {shape: prepared(p, *shape) for shape in shapes}
+    assert (made[200, 150].team is None) == (threads == 1 or len(os.sched_getaffinity(0)) == 1)
+    assert made[3, 5].team is None
+    for _ in range(2):
+        for shape, call in made.items():
+            x, w = inputs(*shape)
+            check(run(call, x, w, 0.5), x, w, 0.5)
+
+
+def test_what_is_not_as_prepared_is_refused_and_nothing_is_written():
+    p = program(1)
+    call = prepared(p, 4, 6)
+    x, w = inputs(4, 6)
+    y, z = (np.full((4, 6), 7, np.float32) for _ in range(2))
+    strided, wide = np.zeros((4, 12), np.float32)[:, ::2], x.astype(np.float64)
+    bytes_ = np.zeros(4 * 6 * 4 + 1, np.uint8)
+    misaligned = bytes_[1:].view(np.float32).reshape(4, 6)
+    frozen = np.zeros((4, 6), np.float32)
+    frozen.flags.writeable = False
+
+    class Sub(np.ndarray):
+        pass
+
+    for args, outs in (
+        ((x, w), (y, z)),
+        ((x, w, 1.0, 2.0), (y, z)),
+        ((x, w, 1), (y, z)),
+        ((x, w, np.float32(1)), (y, z)),
+        ((x, w, None), (y, z)),
+        ((w, x, 1.0), (y, z)),
+        ((wide, w, 1.0), (y, z)),
+        ((strided, w, 1.0), (y, z)),
+        ((misaligned, w, 1.0), (y, z)),
+        ((x.astype(">f4"), w, 1.0), (y, z)),
+        ((x[:3], w, 1.0), (y, z)),
+        ((x[0], w, 1.0), (y, z)),
+        ((x.view(Sub), w, 1.0), (y, z)),
+        ((x.tolist(), w, 1.0), (y, z)),
+        ((x, w, 1.0), (y,)),
+        ((x, w, 1.0), (frozen, z)),
+        ((x, w, 1.0), (wide, z)),
+        ((x, w, 1.0), (y, y)),
+        ((x, w, 1.0), (x, z)),
+        ((x, w, 1.0), (y, x)),
+        ((x, w, 1.0), (w[:4], z)),
+    ):
+        assert call.enter(call.address, args, outs, 0) == enter.OTHER
+    assert (y == 7).all()
+    assert (z == 7).all()
+    check(run(call, x, w, 1.0, outs=(y, z)), x, w, 1.0)
+
+
+def test_results_are_given_out_again_only_when_nobody_has_them():
+    call = prepared(program(1), 40, 40)
+    x, w = inputs(40, 40)
+    first = run(call, x, w, 1.0)
+    places = {a.ctypes.data for a in first}
+    kept = first[1]
+    copy = kept.copy()
+    del first
+    second = run(call, x, w, 2.0)
+    assert places.isdisjoint(a.ctypes.data for a in second)
+    np.testing.assert_array_equal(kept, copy)
+    part = second[0][3:5]
+    before = part.copy()
+    del second, kept
+    third = run(call, x, w, 3.0)
+    np.testing.assert_array_equal(part, before)
+    assert {a.ctypes.data for a in third} == places
+    assert all(a.ctypes.data % 64 == 0 for a in third)
+
+
+def test_a_result_may_be_the_next_argument():
+    call = prepared(program(1), 20, 20)
+    x, w = inputs(20, 20)
+    y = run(call, x, w, 0.5)[1]
+    for _ in range(6):
+        y = run(call, y, w, 0.5)[1]
+    np.testing.assert_array_equal(y, x * np.float32(0.5**7))
+
+
+def test_threads_that_call_one_program_at_once_get_their_own_results():
+    p = program()
+    small, large = prepared(p, 8, 8), prepared(p, 300, 128)
+    failures: list[BaseException] = []
+
+    def work(seed: int) -> None:
+        try:
+            for i in range(20):
+                call, shape = (small, (8, 8)) if (seed + i) % 2 else (large, (300, 128))
+                x, w = inputs(*shape, seed=seed * 100 + i)
+                outs = tuple(np.empty(shape, np.float32) for _ in range(2))
+                check(run(call, x, w, float(seed), outs=outs), x, w, float(seed))
+        except BaseException as e:  # noqa: BLE001 (it is shown below)
+            failures.append(e)
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(4)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    assert failures == []
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
+def test_a_forked_child_calls_what_its_parent_prepared():
+    p = program()
+    call = prepared(p, 300, 128)
+    x, w = inputs(300, 128)
+    check(run(call, x, w, 2.0), x, w, 2.0)
+    with p.held():
+        # As if another thread of the parent were in the program.
+        pid = os.fork()
+        if pid == 0:
+            try:
+                check(run(call, x, w, 3.0), x, w, 3.0)
+                os._exit(0)
+            except BaseException:  # noqa: BLE001 (the child must not run on in this test)
+                os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    check(run(call, x, w, 4.0), x, w, 4.0)
+
+
+def test_an_unused_tuple_is_told_from_a_used_one():
+    for count in (1, 2, 3):
+        pool = [tuple(np.empty(2) for _ in range(count))]
+        for outs in pool:
+            assert calls._unused(outs)  # noqa: SLF001
+        del outs
+        user = pool[0]
+        for outs in pool:
+            assert not calls._unused(outs)  # noqa: SLF001
+        user = pool[0][count - 1]
+        for outs in pool:
+            assert not calls._unused(outs)  # noqa: SLF001
+        assert sys.getrefcount(user) > 2
