@@ -48,12 +48,16 @@ class NamedOp(IRDLOperation):
     """What an option of text may be."""
     LAUNCHED: ClassVar[bool] = False
     """Whether it has a kernel of its own; others are written out in primitives."""
+    IN_PLACE: ClassVar[tuple[tuple[int, int], ...]] = ()
+    """Operands and results that may share bytes: the kernel reads an element, then writes it."""
 
     def __init__(self, *args: SSAValue, types: Sequence[Attribute] = (), **options: Option):
         """Take operands and options; `types`, where they can't be inferred for sizes with names."""
         unknown = next((name for name in options if name not in self.OPTIONS), None)
         if unknown is not None:
             raise VerifyException(f"{self.name}: {_known(self.OPTIONS)}, got {unknown}")
+        for name, value in options.items():
+            self._check_option(name, value, self.OPTIONS[name])
         if not types:
             types = self.infer([v.type for v in args], {**self.OPTIONS, **options})
         super().__init__(
@@ -202,6 +206,8 @@ def _spelled(value: Option) -> str:
         return str(value).lower()
     if isinstance(value, tuple):
         return f"[{', '.join(map(str, value))}]"
-    text = str(value)
-    # A number without a point would be read as an integer's, which is well, but shows less.
-    return text if not isinstance(value, float) or set(text) & set(".en") else f"{text}.0"
+    if not isinstance(value, float):
+        return str(value)
+    # Without a point it would be read as an integer, and what follows as a word.
+    mantissa, e, exponent = repr(value).partition("e")
+    return f"{mantissa if '.' in mantissa else f'{mantissa}.0'}{e}{exponent}"

@@ -141,6 +141,8 @@ def in_place(block: Block) -> set[tuple[int, int]]:
     """
     last = block.last_op
     assert isinstance(last, mir.YieldOp)
+    if isinstance(block.first_op, mir.NamedOp):
+        return _named_in_place(block.first_op, block)
     if any(isinstance(op, mir.DotOp) for op in block.ops):
         # The sums of a product are collected where its result will be.
         return set()
@@ -162,6 +164,18 @@ def in_place(block: Block) -> set[tuple[int, int]]:
             if value.type == argument.type and all(value in r for r in reached):
                 pairs.add((i, o))
     return pairs
+
+
+def _named_in_place(op: mir.NamedOp, block: Block) -> set[tuple[int, int]]:
+    """Return the pairs of an operation with a kernel of its own, of operands that it has once."""
+    last = block.last_op
+    assert isinstance(last, mir.YieldOp)
+    yielded = list(last.arguments)
+    return {
+        (block.args.index(op.args[i]), yielded.index(op.res[o]))
+        for i, o in op.IN_PLACE
+        if i < len(op.args) and op.args[i].has_one_use() and op.res[o] in yielded
+    }
 
 
 def _reached_by_maps(value: SSAValue) -> set[SSAValue]:

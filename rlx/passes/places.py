@@ -17,7 +17,7 @@ from rlx.dialects.common import PLACE, Monomial, monomial
 from rlx.passes.buffers import Buffer
 
 
-@dataclass
+@dataclass(eq=False)
 class _Place:
     """When the buffer that is in a place dies, and which sizes the place has had."""
 

@@ -79,6 +79,32 @@ def test_a_view_that_may_leave_its_root_is_refused():
         rlx.compile(text.replace(slot, f"{slot}\n{view}"))
 
 
+def test_buffers_that_live_together_have_places_of_their_own():
+    # Seven results of one size, all of which the last kernel needs: equal places are not the same.
+    w = "tensor<8x8xf32>"
+    dots = "\n".join(f"%d{i} = mir.dot %x, %w{i} : {N8}, {w} -> {N8}" for i in range(7))
+    sums = "\n".join(
+        f"%s{i + 1} = mir.binary add %{'s' if i else 'd'}{i}, %d{i + 1} : {N8}" for i in range(6)
+    )
+    weights = ", ".join(f'%w{i}: {w} {{rlx.name = "w{i}"}}' for i in range(7))
+    text = f"""
+    builtin.module attributes {{rlx.dims = #hir.dim_table<n = 0 to any>}} {{
+      func.func @main(%x: {N8} {{rlx.name = "x"}}, {weights}) -> ({N8} {{rlx.name = "y"}}) {{
+        {dots}
+        {sums}
+        func.return %s6 : {N8}
+      }}
+    }}"""
+    f = CompiledFunction(build(text, Target.host()), MapWeights({}), 1, poison=True)
+    plan = f.ir("lir")
+    assert check_planned(parse(context(), plan.encode(), "plan")) == []
+    rng = np.random.default_rng(3)
+    x = rng.uniform(-1, 1, (21, 8)).astype(np.float32)
+    ws = [rng.uniform(-1, 1, (8, 8)).astype(np.float32) for _ in range(7)]
+    expected = sum(x @ v.astype(np.float64) for v in ws)
+    np.testing.assert_allclose(f(x, *ws), expected, rtol=1e-4, atol=1e-5)
+
+
 def test_any_prints_and_parses():
     module = parse(context(), TEXT.encode(), "any")
     assert "n = 0 to any, m = 1 to any, nm = n * m" in str(module)

@@ -249,8 +249,11 @@ class Generator:
     # Sizes and inputs
 
     def _dims(self) -> str:
-        seq = f"seq = 1 to {MAX_SEQ}" if self.rows == "seq" else f"seq = {self.rows}"
-        dims = [seq] if self.named_only else [seq, "m = 0 to 5"]
+        # What has state has a bound; other programs run as well without.
+        unbounded = not self.attends and self.rng.random() < 0.3
+        seq_top, m_top = ("any", "any") if unbounded else (MAX_SEQ, 5)
+        seq = f"seq = 1 to {seq_top}" if self.rows == "seq" else f"seq = {self.rows}"
+        dims = [seq] if self.named_only else [seq, f"m = 0 to {m_top}"]
         if not self.named_only:
             dims += [f"{n} = {a} {o} {b}" for n, (a, o, b) in DERIVED.items()]
         if self.attends:
