@@ -55,7 +55,14 @@ if TYPE_CHECKING:
     from rlx.flow.state import FlowState as FlowState
     from rlx.flow.state import FlowValue as FlowValue
     from rlx.flow.state import GdnInputSlots as GdnInputSlots
+    from rlx import numpy as numpy
     from rlx.functions import compile as compile
+    from rlx.jit.control import cond as cond
+    from rlx.jit.control import fori_loop as fori_loop
+    from rlx.jit.control import scan as scan
+    from rlx.jit.control import while_loop as while_loop
+    from rlx.jit.function import JitFunction as JitFunction
+    from rlx.jit.function import jit as jit
     from rlx.lowering.target import Target as Target
     from rlx.passes.plan_graph import plan_graph as plan_graph
 
@@ -64,6 +71,7 @@ __version__ = "0.1.0"
 _NAMES = {
     "rlx.driver": "load",
     "rlx.functions": "compile",
+    "rlx.jit": "JitFunction cond fori_loop scan while_loop",
     "rlx.errors": "RlxError",
     "rlx.lowering.target": "Target",
     "rlx.contract.benefit": "FusionBenefit GraphIoProfile IoFusionGate fusion_benefit"
@@ -87,11 +95,17 @@ _NAMES = {
 _EXPORTS = {name: module for module, names in _NAMES.items() for name in names.split()}
 
 
+_MODULES = ("jit", "numpy")
+"""Names that are modules; `rlx.jit` is one that can be called."""
+
+
 def __getattr__(name: str) -> object:
+    if name in _MODULES:
+        return import_module(f"rlx.{name}")
     if name not in _EXPORTS:
         raise AttributeError(f"module 'rlx' has no attribute '{name}'")
     return getattr(import_module(_EXPORTS[name]), name)
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *_EXPORTS])
+    return sorted([*globals(), *_EXPORTS, *_MODULES])

@@ -6,8 +6,7 @@ import os
 import time
 from dataclasses import dataclass
 from hashlib import blake2b
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from rlx.checks import integer
 from rlx.errors import RlxError
@@ -20,6 +19,7 @@ from rlx.lowering.manifest import Manifest
 from rlx.lowering.target import Target
 from rlx.models.registry import Family, family
 from rlx.runtime.cache import ObjectCache
+from rlx.runtime.compiled import Compiled, source_digest
 from rlx.runtime.language import LanguageModel, Stats
 from rlx.runtime.memory import Segment
 from rlx.runtime.program import Program, check_shared, packed_weights
@@ -34,15 +34,6 @@ PRECISIONS = ("exact", "fast", "auto")
 CHUNK = 512
 """Tokens of a prompt that go through prefill at a time."""
 DEFAULT_CONTEXT = 2048
-
-
-def source_digest(folder: Path = Path(__file__).parent) -> str:
-    """Return a digest of rlx's own code: what it generates may change with any of its files."""
-    digest = blake2b(digest_size=16)
-    for path in sorted(folder.rglob("*.py")):
-        stat = path.stat()
-        digest.update(f"{path.name} {stat.st_size} {stat.st_mtime_ns}\n".encode())
-    return digest.hexdigest()
 
 
 @dataclass
@@ -113,23 +104,6 @@ def compile_text(
 
     run_to(module, "lir", profile)
     return manifest_of(module), lower(module, target)
-
-
-class Compiled(NamedTuple):
-    """A compiled program."""
-
-    manifest: Manifest
-    code: bytes
-
-    def to_bytes(self) -> bytes:
-        """Return both in one, for the cache: the manifest's length, itself, the code."""
-        text = self.manifest.to_json().encode()
-        return len(text).to_bytes(8, "little") + text + self.code
-
-    @staticmethod
-    def from_bytes(data: bytes) -> Compiled:
-        end = 8 + int.from_bytes(data[:8], "little")
-        return Compiled(Manifest.from_json(data[8:end].decode()), data[end:])
 
 
 def compile_program(

@@ -1,0 +1,169 @@
+"""What `rlx.jit` refuses: one clear message, with the user's line, or numpy's own error."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from numpy.exceptions import AxisError
+
+import rlx
+import rlx.numpy as rnp
+from rlx.errors import RlxError
+
+X = np.arange(12, dtype=np.float32).reshape(3, 4)
+
+
+def in_place(x):
+    x[0] = 1
+    return x
+
+
+def loop(x):
+    return sum(row for row in x)
+
+
+NEEDS_VALUES = [
+    (lambda x: x if x.sum() > 0 else -x, r"a condition .*rlx\.numpy\.where.*rlx\.cond"),
+    (lambda x: x * float(x[0, 0]), r"float\(\) needs the value .*static_argnames"),
+    (lambda x: int(x.max()), r"int\(\) needs the value"),
+    (lambda x: range(x.argmax()), r"an index or a count needs the value .*rlx\.fori_loop"),
+    (lambda x: x[x > 0], r"a mask of traced values .*rlx\.numpy\.where"),
+    (lambda x: x.tolist(), r"tolist\(\) needs the value"),
+    (lambda x: np.asarray(x), r"a numpy array made of it needs the value"),
+    (loop, r"iteration of a traced array whose length \(d0, d1\) differs .*rlx\.scan.*specialize"),
+    (lambda x: len(x), r"len\(\) of a traced array .*x\.shape\[0\]"),
+    (lambda x: range(x.shape[0]), r"the number of a size .*specialize"),
+    (lambda x: np.zeros(x.shape), r"the number of a size .*specialize"),
+    (lambda x: np.arange(x), r"needs the value"),
+    (in_place, r"can't be changed in place: .*rlx\.numpy\.where"),
+    (lambda x: np.linalg.svd(x), r"numpy\.linalg\.svd is not there for traced arrays"),
+    (lambda x: np.add.accumulate(x), r"numpy\.add\.accumulate is not there"),
+    (lambda x: np.add(x, x, out=np.zeros((3, 4))), r"numpy\.add: out= can't"),
+    (lambda x: x + {}, r"unsupported|expected an array or a number, got dict"),
+    (lambda x: rnp.einsum("...i->i", x), r"'\.\.\.' is not there"),
+]
+
+
+@pytest.mark.parametrize(("f", "message"), NEEDS_VALUES)
+def test_what_needs_values_says_what_to_use(f, message: str):
+    with pytest.raises((RlxError, TypeError), match=message) as caught:
+        rlx.jit(f)(X)
+    if isinstance(caught.value, RlxError):
+        assert f"at {__file__}:" in str(caught.value)
+
+
+def test_the_line_of_the_user_is_shown():
+    def f(x):
+        y = x * 2
+        return y if y.any() else x
+
+    with pytest.raises(RlxError, match=r"test_jit_errors\.py:\d+: return y if y\.any\(\) else x"):
+        rlx.jit(f)(X)
+
+
+LIKE_NUMPY = [
+    lambda x: x + x[:2],
+    lambda x: x @ x,
+    lambda x: x[3],
+    lambda x: x[:, -5],
+    lambda x: x[0, 0, 0],
+    lambda x: x[..., ...],
+    lambda x: x[1.5],
+    lambda x: x.reshape(5, -1),
+    lambda x: x.reshape(3, 5),
+    lambda x: x.reshape(-1, -1),
+    lambda x: x.sum(axis=2),
+    lambda x: x.sum(axis=(0, 0)),
+    lambda x: np.concatenate([x, x[:, :2]]),
+    lambda x: np.concatenate([x, x[0]]),
+    lambda x: x[:0].max(),
+    lambda x: np.argmin(x[:0]),
+    lambda x: x.transpose(0, 0),
+    lambda x: np.squeeze(x, axis=0),
+    lambda x: x & 1,
+    lambda x: -(x > 0),
+    lambda x: (x > 0) - (x < 0),
+    lambda x: x.astype(np.int8) + 300,
+    lambda x: x.astype(np.int32) ** -2,
+    lambda x: np.broadcast_to(x, (3, 5)),
+    lambda x: np.split(x, 2),
+    lambda x: x[::0],
+]
+
+
+@pytest.mark.parametrize("f", LIKE_NUMPY)
+def test_numpys_errors_are_numpys(f):
+    try:
+        f(X)
+    except Exception as e:
+        wanted = type(e)
+    else:
+        raise AssertionError("numpy takes this")
+    with pytest.raises(wanted):
+        rlx.jit(f)(X)
+
+
+def test_sizes_that_fitted_once_are_still_checked():
+    f = rlx.jit(lambda x, y: x + y)
+    f(X, X)
+    with pytest.raises(ValueError, match=r"could not be broadcast together with shapes \(3,4\)"):
+        f(X, X[:2])
+    f(X[:2], X[:2])
+    assert f.stats.compilations == 1
+    with pytest.raises(AxisError):
+        rlx.jit(lambda x: np.sum(x, axis=5))(X)
+
+
+def test_arguments_that_are_no_arrays():
+    f = rlx.jit(lambda x: x)
+    for wrong, message in (
+        ("text", "argument 'x': expected a numpy array or a number, got str: .*static_argnames"),
+        (X.astype(complex), "expected an array of bool, .*got complex64.*astype|complex128"),
+        (np.array(["a"]), "expected an array of bool"),
+        (np.ma.masked_array(X), "expected a numpy array or a number, got MaskedArray"),
+        (object(), "got object"),
+    ):
+        with pytest.raises(RlxError, match=message):
+            f(wrong)
+    with pytest.raises(TypeError, match=r"missing a required argument: 'x'"):
+        f()
+    with pytest.raises(TypeError, match="too many positional"):
+        f(X, X)
+
+
+def test_options_that_do_not_fit():
+    with pytest.raises(RlxError, match="rlx.jit: expected a function, got 3"):
+        rlx.jit(3)
+    with pytest.raises(RlxError, match="precision: expected one of exact, fast, got 'best'"):
+        rlx.jit(lambda x: x, precision="best")
+    with pytest.raises(RlxError, match="specialize: expected arguments of"):
+        rlx.jit(lambda x: x, specialize=["z"])
+    with pytest.raises(RlxError, match="threads"):
+        rlx.jit(lambda x: x, threads=0)(X)
+
+
+def test_tracers_do_not_escape():
+    kept = []
+
+    @rlx.jit
+    def f(x):
+        kept.append(x)
+        return x
+
+    f(X)
+    with pytest.raises(RlxError, match="outside"):
+        kept[0] + 1
+    with pytest.raises(RlxError, match="was used after the function"):
+        rlx.jit(lambda x: x + kept[0])(X)
+    with pytest.raises(RlxError, match=r"exp: expected a call in a function that rlx\.jit traces"):
+        rnp.exp(X)
+
+
+def test_a_failed_trace_leaves_nothing_behind():
+    f = rlx.jit(lambda x: x[5])
+    with pytest.raises(IndexError):
+        f(X)
+    assert f.stats.compilations == 0
+    assert f(np.ones((6, 2))).shape == (2,)
+    with pytest.raises(RlxError, match="rlx.jit traces"):
+        rnp.exp(X)

@@ -1,0 +1,90 @@
+"""Random expressions, traced and compiled, beside numpy."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from jit_programs import Instruction, Program, inputs, write
+
+import rlx
+
+SHARDS = 8
+FULL, SAMPLE = 5000 // SHARDS, 3
+SIZES = [(3, 5), (2, 2), (4, 1), (1, 6), (5, 17), (33, 3), (2, 64)]
+number = st.integers(0, 11)
+instructions = st.lists(
+    st.tuples(st.integers(0, 70), number, number, number, number), min_size=1, max_size=14
+)
+
+
+def compare(got: Sequence[Any], want: Sequence[Any], exact: bool, scale: Sequence[float]) -> None:
+    for i, (g, w) in enumerate(zip(got, want, strict=True)):
+        w = np.asarray(w)
+        assert g.dtype == w.dtype, f"result {i}: {g.dtype} instead of {w.dtype}"
+        assert g.shape == w.shape, f"result {i}: {g.shape} instead of {w.shape}"
+        if exact:
+            np.testing.assert_array_equal(g, w, err_msg=f"result {i}")
+        else:
+            np.testing.assert_allclose(
+                g.astype(np.float64), w.astype(np.float64), rtol=0, atol=scale[i], err_msg=f"{i}"
+            )
+
+
+def tolerance(program: Program, values: Sequence[np.ndarray]) -> list[float]:
+    """What rounding in the narrower dtypes does to the results, measured against float64."""
+    wide = [v.astype(np.float64) if v.dtype.kind == "f" else v for v in values]
+    exact, narrow = program.run(*wide), program.run(*values)
+    found: list[float] = []
+    for e, n in zip(exact, narrow, strict=True):
+        e, n = np.asarray(e, np.float64), np.asarray(n)
+        eps = np.finfo(n.dtype).eps if n.dtype.kind == "f" else np.finfo(np.float32).eps
+        apart = np.abs(e - n.astype(np.float64)).max(initial=0)
+        size = np.abs(e).max(initial=1)
+        found.append(float(20 * apart + 200 * eps * size))
+    return found
+
+
+def check(program: Program, seed: int, sizes: Sequence[tuple[int, int]], exact: bool) -> None:
+    """Run a program at several sizes; what numpy refuses, the compiled function refuses too."""
+    jitted = rlx.jit(program.run)
+    for size in sizes:
+        values = inputs(size, seed, special=exact and seed % 4 == 0)
+        with warnings.catch_warnings(), np.errstate(all="ignore"):
+            warnings.simplefilter("ignore")
+            try:
+                want = program.run(*values)
+            except (ValueError, IndexError) as e:
+                with pytest.raises(type(e)):
+                    jitted(*values)
+                continue
+            scale = [] if exact else tolerance(program, values)
+        if not all(np.isfinite(scale)) or max(scale, default=0) > 1e3:
+            continue
+        compare(jitted(*values), want, exact, scale)
+    assert jitted.stats.compilations <= len(sizes)
+
+
+@pytest.mark.parametrize("shard", range(SHARDS))
+@pytest.mark.parametrize("exact", [True, False], ids=["exact", "smooth"])
+def test_random_expressions(
+    shard: int, exact: bool, fuzz_count: Callable[[int, int], int],
+    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch,
+):  # fmt: skip
+    monkeypatch.setenv("RLX_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
+
+    @settings(
+        max_examples=fuzz_count(FULL, SAMPLE), deadline=None, database=None,
+        suppress_health_check=list(HealthCheck), derandomize=False,
+    )  # fmt: skip
+    @given(instructions, st.integers(0, 2**16), st.sampled_from(SIZES), st.sampled_from(SIZES))
+    def run(code: list[Instruction], seed: int, first: tuple[int, int], second: tuple[int, int]):
+        values = inputs(first, seed, special=exact and seed % 4 == 0)
+        check(write(code, values, exact), seed, [first, second], exact)
+
+    run()
