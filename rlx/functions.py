@@ -40,6 +40,8 @@ _DTYPES = {
     "i64": np.int64,
     "i16": np.int16,
     "i8": np.int8,
+    "ui32": np.uint32,
+    "ui8": np.uint8,
     "i1": np.bool_,
 }
 

@@ -14,13 +14,16 @@ from typing import Any
 import numpy as _np
 
 from rlx.jit import creation as _creation
+from rlx.jit import cumulative as _cumulative
 from rlx.jit import elementwise as _elementwise
 from rlx.jit import functions as _functions
 from rlx.jit import linalg as _linalg
 from rlx.jit import manipulation as _manipulation
 from rlx.jit import reductions as _reductions
+from rlx.jit import sorting as _sorting
 
 int8, int16, int32, int64 = _np.int8, _np.int16, _np.int32, _np.int64
+can_cast, finfo, iinfo, isdtype = _np.can_cast, _np.finfo, _np.iinfo, _np.isdtype
 float16, float32, float64 = _np.float16, _np.float32, _np.float64
 e, pi, inf, nan, newaxis = _np.e, _np.pi, _np.inf, _np.nan, _np.newaxis
 
@@ -106,7 +109,6 @@ ravel = _manipulation.ravel
 repeat = _manipulation.repeat
 reshape = _manipulation.reshape
 roll = _manipulation.roll
-searchsorted = _manipulation.searchsorted
 shape = _manipulation.shape
 split = _manipulation.split
 squeeze = _manipulation.squeeze
@@ -137,6 +139,18 @@ ptp = _reductions.ptp
 std = _reductions.std
 sum = _reductions.sum
 var = _reductions.var
+
+cumprod = _cumulative.cumprod
+cumsum = _cumulative.cumsum
+cumulative_prod = _cumulative.cumulative_prod
+cumulative_sum = _cumulative.cumulative_sum
+
+argsort = _sorting.argsort
+isin = _sorting.isin
+median = _sorting.median
+searchsorted = _sorting.searchsorted
+sort = _sorting.sort
+top_k = _sorting.top_k
 
 
 def _ufunc(name: str) -> Callable[..., Any]:

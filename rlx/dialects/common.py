@@ -412,4 +412,5 @@ def monomial(type_: Attribute) -> Monomial:
 
 _BYTES = {
     "f64": 8, "f32": 4, "f16": 2, "bf16": 2, "i64": 8, "i32": 4, "i16": 2, "i8": 1, "i1": 1,
+    "ui32": 4, "ui8": 1,
 }  # fmt: skip

@@ -47,6 +47,7 @@ from rlx.dialects.ops import (
     StateRoleAttr,
     i64_attr,
 )
+from rlx.dialects.scan_op import ScanOp
 
 
 @irdl_op_definition
@@ -236,6 +237,7 @@ Hir = Dialect(
         LastRowsOp,
         SampleOp,
         RepeatOp,
+        ScanOp,
     ],
     [
         DimsAttr,

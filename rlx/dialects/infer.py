@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from math import prod
 
-from xdsl.dialects.builtin import IntegerType, TensorType, bf16, f16, f32, f64, i1, i32, i64
+from xdsl.dialects.builtin import (
+    IntegerType,
+    Signedness,
+    TensorType,
+    bf16,
+    f16,
+    f32,
+    f64,
+    i1,
+    i32,
+    i64,
+)
 from xdsl.ir import Attribute
 from xdsl.utils.exceptions import VerifyException
 
@@ -14,12 +25,26 @@ from rlx.dialects.common import Dim, dims_of, element_of, spell, tensor
 FLOATS = (f32, f64)
 """Elements that arithmetic takes; f16 and bf16 are for storage: cast them."""
 STORAGE = (f16, bf16)
-INTEGERS = tuple(IntegerType(n) for n in (8, 16, 32, 64))
+I8, U8, U32 = IntegerType(8), *(IntegerType(n, Signedness.UNSIGNED) for n in (8, 32))
+INTEGERS = (*(IntegerType(n) for n in (8, 16, 32, 64)), U8, U32)
+"""Those without a sign in their name, i8 to i64, have one."""
 ELEMENTS = (*FLOATS, *STORAGE, *INTEGERS, i1)
-"""Elements of tensors that are not weights; integers are signed, i1 is a byte of 0 or 1."""
+"""Elements of tensors that are not weights; i1 is a byte of 0 or 1."""
 
 
-def check_element(what: str, type_: Attribute, allowed: Sequence[Attribute]) -> None:
+_SUMMED: dict[tuple[Attribute, Attribute], Attribute] = {
+    (f32, f32): f32, (f64, f64): f64, (I8, I8): i32, (U8, I8): i32, (i32, i32): i32,
+    (i64, i64): i64,
+}  # fmt: skip
+"""Elements that products take on the left and on the right, and what these are summed in."""
+
+
+def is_unsigned(element: Attribute) -> bool:
+    """Return whether an element is an integer from 0 on."""
+    return element in (U8, U32)
+
+
+def check_element(what: str, type_: Attribute, allowed: Collection[Attribute]) -> None:
     """Raise VerifyException unless a tensor's elements are among those allowed."""
     dims_of(type_)
     if element_of(type_) not in allowed:
@@ -239,8 +264,12 @@ def gathered(what: str, type_: Attribute, ids: Attribute, axis: int) -> TensorTy
 def dot(
     what: str, lhs: Attribute, rhs: Attribute, transposed: tuple[bool, bool]
 ) -> TensorType[Attribute]:
-    """Return the type of `[batch..., m, k] x [batch..., k, n]`; `transposed` swaps the last two."""
-    check_element(what, lhs, FLOATS)
+    """
+    Return the type of `[batch..., m, k] x [batch..., k, n]`; `transposed` swaps the last two.
+
+    Sums have the elements of the operands; those of i8, and of u8 and i8, are i32.
+    """
+    check_element(what, lhs, dict.fromkeys(left for left, _ in _SUMMED))
     sides: list[tuple[Dim, ...]] = []
     for type_, swap in ((lhs, transposed[0]), (rhs, transposed[1])):
         dims = dims_of(type_)
@@ -248,12 +277,13 @@ def dot(
             raise VerifyException(f"{what}: expected matrices, got {spell(lhs)} and {spell(rhs)}")
         sides.append((*dims[:-2], dims[-1], dims[-2]) if swap else dims)
     (*batch, m, k), (*other, k2, n) = sides
-    if batch != other or k != k2 or element_of(lhs) != element_of(rhs):
+    total = _SUMMED.get((element_of(lhs), element_of(rhs)))
+    if batch != other or k != k2 or total is None:
         raise VerifyException(
             f"{what}: expected [batch..., m, k] and [batch..., k, n] of one element type, "
             f"got {spell(lhs)} and {spell(rhs)}"
         )
-    return tensor([*batch, m, n], element_of(lhs))
+    return tensor([*batch, m, n], total)
 
 
 def sdpa(what: str, query: Attribute, keys: Attribute, values: Attribute) -> TensorType[Attribute]:

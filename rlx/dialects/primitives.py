@@ -3,8 +3,8 @@ The tensor primitives of MIR: maps, reductions, products and moves on tensors of
 
 HIR may use them too, beside its named operations. Shapes are explicit: what is to be broadcast goes
 through `mir.broadcast`, so that every map has operands of one shape, and a pass never guesses.
-Arithmetic is on f32, f64 and integers; f16 and bf16 are stored, moved and cast. Integers wrap;
-division and `mod` round down, and give 0 where the divisor is 0. max and min give NaN where an
+Arithmetic is on f32, f64 and integers (ui8 and ui32 are unsigned, i8 to i64 are not); f16 and bf16
+are stored, moved and cast. Integers wrap; division and `mod` round down, and give 0 where the divisor is 0. max and min give NaN where an
 operand is NaN.
 """
 
@@ -392,7 +392,8 @@ class DotOp(IRDLOperation):
     """
     Matrix products: `[batch..., m, k] x [batch..., k, n] -> [batch..., m, n]`.
 
-    `lhs_t` and `rhs_t` say that the last two dimensions of a side are swapped.
+    `lhs_t` and `rhs_t` say that the last two dimensions of a side are swapped. Elements are f32 and
+    f64, i32 and i64, whose sums wrap around, or i8, whose sums are i32.
     """
 
     name = "mir.dot"

@@ -111,6 +111,12 @@ class _Builder:
             return IfOp(operands[0], then, otherwise, types)
         if node.op == "while":
             return WhileOp(operands, *map(self.region, attributes))
+        if node.op == "named":
+            # Imported here: most functions have none, and all records would come with it.
+            from rlx.ops.registry import record_of
+
+            name, options = attributes
+            return cast(Any, record_of(name).op)(*operands, types=types, **dict(options))
         return _MAKERS[node.op](types[0], attributes, operands)
 
 
@@ -153,7 +159,6 @@ _MAKERS: dict[str, Maker] = {
     "transpose": lambda _, at, xs: mir.TransposeOp(xs[0], at[0]),
     "slice": lambda type_, at, xs: mir.SliceOp(xs[0], at[0], type_, at[1]),
     "narrow": lambda type_, at, xs: _narrow(type_, at, xs[0]),
-    "reverse": lambda _, at, xs: mir.ReverseOp(xs[0], at[0]),
     "concat": lambda type_, at, xs: mir.ConcatOp(at[0], xs, type_),
     "gather": lambda _, at, xs: mir.GatherOp(xs[0], xs[1], at[0]),
     "reduce": lambda _, at, xs: mir.ReduceOp(ReduceKind(at[0]), xs[0], at[1]),

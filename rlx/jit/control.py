@@ -190,8 +190,8 @@ def scan(body: Function, init: Any, xs: Any, length: object = None) -> tuple[Any
 
 
 def _put(stacked: Value, output: Value, i: Value) -> Any:
-    """Return an array with a value at place i of its first axis."""
-    places = core.iota(stacked, stacked.dims, 0)
-    here = core.compare("eq", places, core.broadcast(i, stacked.dims))
-    row = core.broadcast(core.reshape(output, (1, *output.dims)), stacked.dims)
-    return core.select(here, row, stacked)
+    """Return an array with a value at place i of its first axis; it is written in place."""
+    return core.make(
+        stacked, stacked.dtype, stacked.dims, "named", ("indexing.scatter_rows", ()),
+        stacked, i, output,
+    )  # fmt: skip

@@ -138,8 +138,9 @@ def check_dtype(array: Array, what: str) -> Array:
 
 def constant(trace: Trace, array: Array, weak: type | None = None) -> Any:
     """Return a tracer of a small array's values."""
-    attributes = (array.tobytes(),)
-    return wrap(trace, trace.add("constant", attributes, [], (array.dtype, array.shape)), weak)
+    number = trace.add("constant", (array.tobytes(),), [], (array.dtype, array.shape))
+    trace.known[number] = array
+    return wrap(trace, number, weak)
 
 
 def full(value: bool | float, dtype: DType, dims: Shape) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
+from math import prod
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -102,6 +103,7 @@ class Call:
         self.outputs = [
             (tuple(map(self.size, shape)), np.dtype(dtype)) for dtype, shape in traced.output_types
         ]
+        self.result_bytes = sum(prod(shape) * dtype.itemsize for shape, dtype in self.outputs)
         kinds = [kind for kind, _ in traced.leaves]
         whole = kinds == ["array"] * len(kinds) and not self._known and bool(kinds)
         self.single = whole and traced.structure == LEAF
@@ -192,8 +194,8 @@ def _ready(x: Any, dtype: np.dtype[Any], number: bool) -> Any:
         return x
     array = np.asarray(x, dtype)
     flags = array.flags
-    if type(array) is not np.ndarray or not (flags.c_contiguous and flags.aligned):
-        array = np.array(array, dtype, order="C", subok=False)
+    if not (flags.c_contiguous and flags.aligned):
+        array = np.array(array, dtype, order="C")
     return array if array.dtype is dtype else array.view(dtype)
 
 

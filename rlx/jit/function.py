@@ -26,6 +26,8 @@ R = TypeVar("R")
 PRECISIONS = ("exact", "fast")
 KEPT_CALLS = 1024
 """Calls by shape that a function remembers; beyond, it starts over."""
+KEPT_BYTES = 256 << 20
+"""Of results of such calls, as large as they are together."""
 _ARRAYS = (np.ndarray, np.memmap)
 _NUMBERS: dict[type, type | None] = {bool: None, int: int, float: float}
 """Python's numbers, and as which their dtype gives way to those of arrays."""
@@ -66,7 +68,7 @@ def jit(
     sizes may differ from call to call. `static_argnames` names arguments whose values the function
     needs while it is traced, each value being a compilation of its own. `specialize` names
     arguments whose sizes are fixed in the compiled code (all axes, or those that a mapping gives).
-    `precision` "fast" allows shorter forms of functions. `threads` is clamped to the CPUs that this
+    `precision`: today `exact` and `fast` are the same. `threads` is clamped to the CPUs that this
     process may use.
 
     Raises RlxError for options that don't fit the function.
@@ -98,6 +100,12 @@ class JitFunction(Generic[P, R]):
         self._function = function
         self._name = getattr(function, "__name__", "function").strip("<>")
         self._signature = inspect.signature(function)
+        taken = self._signature.parameters.get("out")
+        if taken is not None and taken.default is inspect.Parameter.empty:
+            raise RlxError(
+                f"rlx.jit: {self._name} has an argument named out: that is where callers of a "
+                "compiled function give the arrays for its results"
+            )
         self._static = frozenset(self._names("static_argnames", static_argnames))
         names = self._names("specialize", specialize)
         axes = cast("Mapping[str, Sequence[int]]", specialize)
@@ -107,6 +115,7 @@ class JitFunction(Generic[P, R]):
         self._threads = threads
         self._last: tuple[Any, bool] | None = None
         self._calls: dict[Any, Call] = {}
+        self._kept_bytes = 0
         self._entries: dict[Any, list[Entry]] = {}
         self._lock = threading.RLock()
         self.stats = Stats()
@@ -127,7 +136,7 @@ class JitFunction(Generic[P, R]):
         """Bind a method, whose instance must be a nest of arrays."""
         if instance is None:
             return self
-        return lambda *args, **options: self(instance, *args, **options)  # pyright: ignore
+        return partial(self, instance)
 
     def __call__(self, *args: Any, out: Any = None, **options: Any) -> Any:
         last = self._last
@@ -149,20 +158,22 @@ class JitFunction(Generic[P, R]):
             return cast(Any, self._function)(*args, **options)
         key = None if options else _plain_key(args)
         call = self._calls.get(key) if key is not None else None
+        leaves: Sequence[Any] = args
         if call is None:
             call, leaves = self._call(args, options)
-        else:
-            leaves = args
-        if key is not None and not self._static:
-            self._remember(key, call)
-            if call.direct and call.native is not None:
-                self._last = call.native, call.single
+            if key is not None and not self._static:
+                self._remember(key, call)
+        if key is not None and not self._static and call.direct and call.native is not None:
+            self._last = call.native, call.single
         return call.run(leaves, out)
 
     def _remember(self, key: Any, call: Call) -> None:
+        """Keep a call for its shapes, and with it the arrays of its pool."""
         with self._lock:
-            if len(self._calls) >= KEPT_CALLS:
+            self._kept_bytes += call.result_bytes
+            if len(self._calls) >= KEPT_CALLS or self._kept_bytes > KEPT_BYTES:
                 self._calls.clear()
+                self._kept_bytes = call.result_bytes
             self._calls[key] = call
 
     # From arguments to a call
@@ -170,7 +181,9 @@ class JitFunction(Generic[P, R]):
     def _call(self, args: Sequence[Any], options: Mapping[str, Any]) -> tuple[Call, list[Any]]:
         """Return the call for arguments, traced and compiled where there is none yet."""
         given = self._given(args, options)
-        key = (given.structures, given.statics, tuple(map(_leaf_key, given.leaves)))
+        # 1 and True are equal, and not the same for the function.
+        statics = tuple((name, _type(value), value) for name, value in given.statics)
+        key = (given.structures, statics, tuple(map(_leaf_key, given.leaves)))
         shapes = [np.shape(x) for x in given.leaves]
         whole = (key, tuple(shapes))
         call = self._calls.get(whole)

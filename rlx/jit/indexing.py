@@ -121,10 +121,18 @@ def _scalars_and_slices(value: Value, items: list[object]) -> tuple[Any, list[ob
             rest.append(item if isinstance(item, Value) else slice(None))
         axis += 1
     result: Any = value
-    if flips:
-        result = core.make(result, result.dtype, result.dims, "reverse", (tuple(flips),), result)
+    for axis_ in flips:
+        result = _reversed(result, axis_)
     result = _part(result, starts, steps, counts)
     return core.reshape(result, tuple(kept)), rest
+
+
+def _reversed(value: Any, axis: int) -> Any:
+    """Return the elements of an axis from the last to the first."""
+    n = value.dims[axis]
+    places = core.iota(value, (n,), 0)
+    last = core.broadcast(core.size_of(n), (n,)) - 1
+    return core.take(value, core.binary("sub", last, places), axis)
 
 
 def _part(value: Any, starts: Sequence[Dim], steps: Sequence[int], counts: Sequence[Dim]) -> Any:
@@ -235,9 +243,29 @@ def wrapped(value: Value, ids: Value, axis: int) -> Any:
 
     if ids.dtype.kind != "i":
         raise IndexError("arrays used as indices must be of integer (or boolean) type")
+    if not _may_wrap(value, ids, axis):
+        return core.cast_to(ids, INT64)
     ids = core.cast_to(ids, INT64)
     size = core.size_of(value.dims[axis])
     return elementwise.where(elementwise.apply("less", ids, 0), ids + size, ids)
+
+
+def _may_wrap(value: Value, ids: Value, axis: int) -> bool:
+    """
+    Return whether indices may be negative.
+
+    Raises IndexError for known ones that are out of bounds; others are not looked at.
+    """
+    known = value.trace.known.get(ids.number)
+    if known is None:
+        return True
+    dims, n = value.trace.dims, value.dims[axis]
+    low, high = (int(known.min()), int(known.max())) if known.size else (0, -1)
+    if not dims.decide("<", high, n):
+        raise _out_of_bounds(high, axis, dims.hint(dims.find(n)))
+    if low < 0 and not dims.decide("<=", -low, n):
+        raise _out_of_bounds(low, axis, dims.hint(dims.find(n)))
+    return low < 0
 
 
 def _gathered(value: Any, items: Sequence[object], places: Sequence[int]) -> Any:

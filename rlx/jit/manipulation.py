@@ -10,7 +10,7 @@ from typing import Any, cast
 import numpy as np
 
 from rlx.jit import core, elementwise
-from rlx.jit.core import INT64, Value
+from rlx.jit.core import Value
 from rlx.jit.dims import Dim
 from rlx.jit.sizes import Size, dim_of
 from rlx.jit.trace import fail
@@ -306,7 +306,7 @@ def flip(x: object, axis: object = None) -> Any:
 
 
 def roll(x: object, shift: object, axis: object = None) -> Any:
-    """Return the array with elements moved along axes, from the end to the start."""
+    """Return the array with elements moved along axes; those that leave at an end come back."""
     value = core.lift(x, what="roll")
     if axis is None:
         return reshape(roll(ravel(value), shift, 0), value.shape)
@@ -320,17 +320,9 @@ def roll(x: object, shift: object, axis: object = None) -> Any:
 
 
 def _rolled(value: Any, shift: int, place: int) -> Any:
-    dims = value.trace.dims
-    n = dims.find(value.dims[place])
-    if isinstance(n, str) and not dims.decide("<=", abs(shift), n):
-        n = dims.fix(n)
-    if isinstance(n, int):
-        shift = shift % n if n else 0
-    if shift == 0:
-        return value
-    before = (slice(None),) * place
-    parts = [value[(*before, slice(-shift, None))], value[(*before, slice(None, -shift))]]
-    return concatenate(parts, place)
+    n = value.dims[place]
+    places = elementwise.apply("subtract", core.iota(value, (n,), 0), shift)
+    return core.take(value, elementwise.apply("remainder", places, core.size_of(n)), place)
 
 
 def tile(x: object, reps: object) -> Any:
@@ -439,15 +431,6 @@ def tril(x: object, k: int = 0) -> Any:
 def triu(x: object, k: int = 0) -> Any:
     """Return a matrix with 0 below its k-th diagonal."""
     return _band(x, k, "triu")
-
-
-def searchsorted(x: object, v: object, side: str = "left") -> Any:
-    """Return where values would go in a sorted array: how many of its elements come before."""
-    from rlx.jit.reductions import sum
-
-    edges, values = core.lift(x, what="searchsorted"), core.lift(v, what="searchsorted")
-    name = "less" if side == "left" else "less_equal"
-    return sum(elementwise.apply(name, edges, expand_dims(values, -1)), -1, dtype=INT64)
 
 
 def shape(x: object) -> tuple[int | Size, ...]:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache
+from functools import cache, partial
 from typing import Any, cast
 
 import numpy as np
 
-from rlx.jit import core
+from rlx.jit import core, cumulative
 from rlx.jit.elementwise import RULES, apply
 from rlx.jit.trace import fail
 
@@ -16,6 +16,12 @@ _REDUCTIONS = {
     "add": "sum", "multiply": "prod", "maximum": "max", "minimum": "min", "logical_and": "all",
     "logical_or": "any", "bitwise_or": "any",
 }  # fmt: skip
+_CUMULATIVE: dict[str, Callable[..., Any]] = {
+    "add": cumulative.cumsum,
+    "multiply": cumulative.cumprod,
+    "maximum": partial(cumulative.extreme, "max"),
+    "minimum": partial(cumulative.extreme, "min"),
+}
 _PRODUCTS = ("matmul", "vecdot", "matvec", "vecmat")
 
 
@@ -42,6 +48,8 @@ def ufunc_call(
     if method == "reduce" and name in _REDUCTIONS:
         given.setdefault("axis", 0)
         return getattr(functions, _REDUCTIONS[name])(*inputs, **given)
+    if method == "accumulate" and name in _CUMULATIVE:
+        return _CUMULATIVE[name](inputs[0], given.get("axis", 0))
     if method == "outer" and name in RULES:
         a, b = map(core.lift, inputs)
         return apply(name, a[(..., *[None] * len(b.dims))], b)

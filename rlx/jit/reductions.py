@@ -51,7 +51,7 @@ def _finish(result: Value, x: Value, axes: Sequence[int], keepdims: bool, dtype:
     return core.reshape(result, dims)
 
 
-def _accumulated(x: object, dtype: object, name: str) -> tuple[Any, DType]:
+def accumulated(x: object, dtype: object, name: str) -> tuple[Any, DType]:
     """Return what is summed, and the dtype of the sum: integers have at least 64 bits."""
     value = core.lift(x, what=name)
     if dtype is not None:
@@ -63,14 +63,14 @@ def _accumulated(x: object, dtype: object, name: str) -> tuple[Any, DType]:
 
 def sum(x: object, axis: Axis = None, dtype: object = None, keepdims: bool = False) -> Any:
     """Return the sum along axes; of bools and integers it is int64."""
-    value, wanted = _accumulated(x, dtype, "sum")
+    value, wanted = accumulated(x, dtype, "sum")
     axes = axes_of(axis, len(value.dims))
     return _finish(core.reduce("sum", value, axes), value, axes, keepdims, wanted)
 
 
 def prod(x: object, axis: Axis = None, dtype: object = None, keepdims: bool = False) -> Any:
     """Return the product along axes; of bools and integers it is int64."""
-    value, wanted = _accumulated(x, dtype, "prod")
+    value, wanted = accumulated(x, dtype, "prod")
     axes = axes_of(axis, len(value.dims))
     return _finish(core.reduce("prod", value, axes), value, axes, keepdims, wanted)
 
@@ -171,7 +171,7 @@ def ptp(x: object, axis: Axis = None, keepdims: bool = False) -> Any:
 
 
 def _place(kind: str, x: object, axis: int | None, keepdims: bool) -> Any:
-    """Return the first place of the extreme: the least index at which an element is it, or NaN."""
+    """Return the first place of the extreme, or of NaN where there is one."""
     value = core.lift(x, what=f"arg{kind}")
     if axis is None or not value.dims:
         whole, rank = manipulation.reshape(value, -1), len(value.dims)
@@ -180,13 +180,10 @@ def _place(kind: str, x: object, axis: int | None, keepdims: bool) -> Any:
     where = one_axis(axis, len(value.dims))
     _refuse_empty(value, [where], f"attempt to get arg{kind} of an empty sequence")
     value = _wide(core.cast_to(value, np.dtype(np.int8)) if value.dtype == BOOL else value)
-    best = _finish(core.reduce(kind, value, [where]), value, [where], True, value.dtype)
-    found = core.compare("eq", value, core.broadcast(best, value.dims))
-    if value.dtype.kind == "f":
-        found = core.binary("or", found, core.compare("ne", value, value))
-    index = core.iota(value, value.dims, where)
-    index = core.select(found, index, core.full_like(index, np.iinfo(np.int64).max))
-    return _finish(core.reduce("min", index, [where]), value, [where], keepdims, INT64)
+    attributes = ("cumulative.arg_reduce", (("kind", kind), ("axis", where)))
+    dims = tuple(d for i, d in enumerate(value.dims) if i != where)
+    index = core.make(value, INT64, dims, "named", attributes, value)
+    return _finish(index, value, [where], keepdims, INT64)
 
 
 def argmax(x: object, axis: int | None = None, keepdims: bool = False) -> Any:

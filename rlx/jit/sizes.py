@@ -123,7 +123,8 @@ class Size:
     def _number(self, what: str) -> NoReturn:
         raise fail(
             f"{what} of a size that differs from call to call: fix it with "
-            "@rlx.jit(specialize=...), or write it without a number (rlx.fori_loop for a loop)"
+            "@rlx.jit(specialize=...), or use what takes sizes (rlx.numpy.zeros, rlx.numpy.arange, "
+            "rlx.fori_loop)"
         )
 
     def __index__(self) -> int:

@@ -77,6 +77,8 @@ class Trace:
         """Arrays that the function uses and is not given: the last inputs."""
         self.sizes: list[str] = []
         """Dimensions whose sizes are values: inputs of rank 0 after the arguments."""
+        self.known: dict[int, Array] = {}
+        """Values of which the function gave the elements: constants and captured arrays."""
         self._captures: dict[int, int] = {}
         self._size_values: dict[str, int] = {}
 
@@ -113,6 +115,7 @@ class Trace:
         if found is None:
             found = self._captures[id(array)] = self.value(array.dtype, array.shape)
             self.captured.append(array)
+            self.known[found] = array
         return found
 
     def size_value(self, dim: str) -> int:

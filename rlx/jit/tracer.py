@@ -7,16 +7,14 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from rlx.jit import elementwise
 from rlx.jit.core import Value
-from rlx.jit.dims import Dim
-from rlx.jit.elementwise import ALIASES, RULES, apply, power
+from rlx.jit.elementwise import apply, power
 from rlx.jit.sizes import SizeLike, size
 from rlx.jit.trace import fail
 
 METHODS = (
     "sum prod mean var std max min any all argmax argmin reshape ravel squeeze swapaxes transpose"
-    " astype take repeat clip round dot flatten diagonal"
+    " astype take repeat clip round dot flatten diagonal argsort cumsum cumprod"
 ).split()
 """Methods that are functions of `rlx.numpy` of the same name."""
 
@@ -110,6 +108,12 @@ class Tracer(Value):
             "a traced array can't be changed in place: build the result with rlx.numpy.where, "
             "concat or stack"
         )
+
+    def sort(self, *args: object, **options: object) -> NoReturn:
+        raise fail("a traced array can't be sorted in place: use rlx.numpy.sort")
+
+    def fill(self, value: object) -> NoReturn:
+        raise fail("a traced array can't be filled in place: use rlx.numpy.full_like")
 
     def __len__(self) -> int:
         return self._length("len()", "use x.shape[0]")
@@ -239,5 +243,3 @@ for _name, _ufunc in _UNARY.items():
     setattr(Tracer, f"__{_name}__", _unary_operator(_ufunc))
 for _name in METHODS:
     setattr(Tracer, _name, _method(_name))
-
-__all__ = ["ALIASES", "RULES", "Dim", "Tracer", "elementwise"]

@@ -46,6 +46,13 @@ class Body:
         """Return a dimension's size as i64."""
         return i64(dim) if isinstance(dim, int) else self.sizes[dim]
 
+    def count(self, dims: Sequence[Dim]) -> Value:
+        """Return the product of dimensions as i64."""
+        count = i64(1)
+        for dim in dims:
+            count = self.f.mul(count, self.size(dim))
+        return count
+
     def share(self, count: Value) -> tuple[Value, Value]:
         """Return this thread's part of `count` items."""
         first = self.f.udiv(self.f.mul(count, self.tid), self.threads)

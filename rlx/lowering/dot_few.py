@@ -10,15 +10,15 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from rlx.lowering.dot_pack import (
+from rlx.lowering.dot_matrix import (
     Matrix,
     Tiling,
     depth_of,
     lanes_below,
     load_part,
-    square,
     store_part,
 )
+from rlx.lowering.dot_pack import square
 from rlx.lowering.emitter import Function
 from rlx.lowering.values import Value, i64
 
@@ -88,7 +88,7 @@ def _few_columns(t: Tiling, heights: Sequence[int], f: Function) -> None:
             for i, value in enumerate(values):
                 for r, line in enumerate(own):
                     x = f.splat(_number(f, t, line, f.add(first, i), a_step, left, i), t.lanes)
-                    totals[r] = f.fma(x, value, totals[r])
+                    totals[r] = t.multiply_add(f, x, value, totals[r])
             return totals
 
         def k_block(carried: list[Value]) -> list[Value]:
@@ -99,7 +99,7 @@ def _few_columns(t: Tiling, heights: Sequence[int], f: Function) -> None:
             sums = f.for_(k0, whole, t.lanes, zeros, lambda i, v: add(v, i, None))
             left = f.sub(stop, whole)
             sums = f.if_(f.icmp("ne", left, 0), lambda: add(sums, whole, left), lambda: sums)
-            return [stop, *(f.fadd(x, y) for x, y in zip(totals, sums, strict=True))]
+            return [stop, *(t.add(f, x, y) for x, y in zip(totals, sums, strict=True))]
 
         start = [i64(0), *[f.zero(t.vector)] * height]
         _, *totals = f.while_(start, lambda v: f.icmp("slt", v[0], k), k_block)
@@ -175,7 +175,8 @@ def _few(t: Tiling, f: Function) -> None:
                 def add(offset: Value, mask: Value | None) -> None:
                     total = f.select(fresh, f.zero(t.vector), f.load(t.vector, f.at(own, offset)))
                     for x, line in zip(xs, lines, strict=True):
-                        total = f.fma(x, load_part(f, t, f.at(line, offset), mask), total)
+                        value = load_part(f, t, f.at(line, offset), mask)
+                        total = t.multiply_add(f, x, value, total)
                     f.store(total, f.at(own, offset))
 
                 vectors(count, add)
@@ -198,7 +199,7 @@ def _few(t: Tiling, f: Function) -> None:
                     value = f.select(f.icmp("eq", k, 0), f.zero(t.vector), value)
                     (value,) = f.if_(
                         f.icmp("ne", k0, 0),
-                        lambda: [f.fadd(load_part(f, t, at, mask), value)],
+                        lambda: [t.add(f, load_part(f, t, at, mask), value)],
                         lambda: [value],
                     )
                     store_part(f, t, value, at, mask)

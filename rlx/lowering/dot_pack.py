@@ -1,153 +1,25 @@
 """
-How a matrix product is cut, and the packing of its blocks, in functions that all products share.
+The packing of blocks of matrices, in functions that all products share.
 
-Packed lhs is tile after tile: rows, or for a transposed lhs `[k][rows]`. Packed rhs is a panel
-`[k][columns]`. Both are filled up with zeros to a multiple of `UNROLL` of k.
+Packed lhs is rows one after the other, or for a transposed lhs tiles `[k][rows]`. Packed rhs is
+panels `[k][columns]`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+from rlx.lowering.dot_matrix import LINE, Tiling, lanes_below, load_part, load_some
 from rlx.lowering.emitter import Function, Module
-from rlx.lowering.target import Target
-from rlx.lowering.values import Index, Value, i64, vec
-
-UNROLL = 4
-"""Steps of k in an iteration of the largest tile; every panel has a multiple of it."""
-
-LINE = 64
+from rlx.lowering.values import Value, i64, vec
 
 _BLOCK = 16
 """Bytes of a vector within which lanes move fast."""
 
 
-@dataclass(frozen=True)
-class Tiling:
-    """How a product is cut: register tiles of rows x vectors, blocks of k, blocks of rows."""
-
-    element: str
-    size: int
-    lanes: int
-    rows: int
-    vectors: int
-
-    @staticmethod
-    def of(target: Target, element: str) -> Tiling:
-        """Return the tiling of products of `element` (float or double)."""
-        size = 4 if element == "float" else 8
-        lanes = target.vector_bits // (8 * size)
-        if target.registers == 32:
-            return Tiling(element, size, lanes, 6, 4)
-        return Tiling(element, size, lanes, 6 if target.avx2 else 4, 2)
-
-    @property
-    def vector(self) -> str:
-        return vec(self.lanes, self.element)
-
-    @property
-    def columns(self) -> int:
-        """Return the columns of a panel."""
-        return self.lanes * self.vectors
-
-    @property
-    def depth(self) -> int:
-        """Return how many of k a block has at most."""
-        return 128 if self.size == 4 else 96
-
-    @property
-    def row_bytes(self) -> int:
-        """Return the bytes of a packed row: an odd number of lines, so that rows don't collide."""
-        return self.depth * self.size + LINE
-
-    @property
-    def tile_bytes(self) -> int:
-        return self.rows * self.row_bytes
-
-    @property
-    def block(self) -> int:
-        """Return the rows of a packed block of lhs, at most."""
-        return 96
-
-    @property
-    def panel_row_bytes(self) -> int:
-        return self.columns * self.size
-
-    @property
-    def panel_bytes(self) -> int:
-        return self.depth * self.panel_row_bytes
-
-    @property
-    def panels(self) -> int:
-        """Return the panels of a packed block of rhs, at most: 256 KB of them."""
-        return 256 * 1024 // self.panel_bytes
-
-
-@dataclass(frozen=True)
-class Matrix:
-    """A matrix in memory: where it starts, and bytes from one row in memory to the next."""
-
-    pointer: Value
-    stride: Value
-    swapped: bool = False
-    """Its rows in memory are its columns."""
-
-    def at(self, f: Function, row: Index, column: Index, size: int) -> Value:
-        """Return the address of an element."""
-        first, second = (column, row) if self.swapped else (row, column)
-        return f.at(f.at(self.pointer, f.mul(self.stride, first)), second, size)
-
-
-def up(f: Function, n: Value, unit: int) -> Value:
-    """Return n / unit, rounded up."""
-    return f.udiv(f.add(n, unit - 1), unit)
-
-
-def depth_of(f: Function, t: Tiling, k: Value) -> Value:
-    """Return how many of k each block has: all about as many, at least 1; it depends on k alone."""
-    blocks = f.umax(up(f, k, t.depth), 1)
-    return f.umax(f.mul(up(f, f.udiv(f.add(k, f.sub(blocks, 1)), blocks), 16), 16), 16)
-
-
-def load_part(f: Function, t: Tiling, pointer: Value, mask: Value | None) -> Value:
-    """Return the lanes of a vector in memory that a mask tells, all without one."""
-    if mask is None:
-        return f.load(t.vector, pointer, align=t.size)
-    return f.load_masked(t.vector, pointer, mask, align=t.size)
-
-
-def store_part(f: Function, t: Tiling, value: Value, pointer: Value, mask: Value | None) -> None:
-    """Store the lanes that a mask tells, all without one."""
-    if mask is None:
-        f.store(value, pointer, align=t.size)
-    else:
-        f.store_masked(value, pointer, mask, align=t.size)
-
-
-def padded(f: Function, length: Value) -> Value:
-    return f.mul(up(f, length, UNROLL), UNROLL)
-
-
 def _left(f: Function, length: Value, k: Value) -> Value:
-    """Return length - k, or 0: what is packed may be longer by some zeros."""
+    """Return length - k, or 0."""
     return f.sub(f.umax(length, k), k)
-
-
-def lanes_below(f: Function, lanes: int, left: Value) -> Value:
-    """Return the mask of the first `left` (i64) lanes."""
-    count = f.splat(f.cast("trunc", left, "i32"), lanes)
-    return f.icmp("ult", f.vector("i32", range(lanes)), count)
-
-
-def load_some(f: Function, t: Tiling, pointer: Value, left: Value) -> Value:
-    """Return a vector of `left` elements (i64, more than lanes: all), zeros beyond."""
-
-    def part() -> list[Value]:
-        return [f.load_masked(t.vector, pointer, lanes_below(f, t.lanes, left), align=t.size)]
-
-    whole = f.icmp("uge", left, t.lanes)
-    return f.if_(whole, lambda: [f.load(t.vector, pointer, align=t.size)], part)[0]
 
 
 def _copy(
@@ -183,7 +55,7 @@ def pack_lhs(module: Module, t: Tiling, swapped: bool) -> str:
             four = 4 * t.lanes
             most = f.mul(f.udiv(length, four), four)
             f.for_(0, most, four, [], copy)
-            return f.for_(most, padded(f, length), t.lanes, [], rest)
+            return f.for_(most, length, t.lanes, [], rest)
 
         f.for_(0, rows, 1, [], row)
         f.ret()
@@ -208,22 +80,12 @@ def pack_lhs(module: Module, t: Tiling, swapped: bool) -> str:
             f.if_(f.icmp("ult", f.mul(full, t.rows), rows), lambda: tile(full, rest) or [])
             return []
 
-        def pad(k: Value, _: list[Value]) -> list[Value]:
-            to = f.at(out, k, t.rows * t.size)
-
-            def tile(i: Value, _: list[Value]) -> list[Value]:
-                f.store(f.zero(narrow), f.at(to, i, t.tile_bytes), align=t.size)
-                return []
-
-            return f.for_(0, up(f, rows, t.rows), 1, [], tile)
-
         f.for_(0, length, 1, [], step)
-        f.for_(length, padded(f, length), 1, [], pad)
         f.ret()
 
     params = [("ptr", "source"), ("i64", "stride"), ("ptr", "out")]
     params += [("i64", "rows"), ("i64", "length")]
-    name = f"dot.pack_lhs_{t.element}_{'t' if swapped else 'n'}"
+    name = f"dot.pack_lhs_{t.name}_{'t' if swapped else 'n'}"
     return module.once(name, params, columns_of if swapped else rows_of)
 
 
@@ -256,17 +118,7 @@ def pack_rhs(module: Module, t: Tiling, swapped: bool) -> str:
             f.for_(0, whole, 1, [], lambda v, _: vector(v))
             return f.if_(f.icmp("ne", left, 0), lambda: vector(whole, mask))
 
-        def pad(k: Value, _: list[Value]) -> list[Value]:
-            def panel(p: Value, _: list[Value]) -> list[Value]:
-                at = f.at(f.at(out, p, t.panel_bytes), k, t.panel_row_bytes)
-                for v in range(t.vectors):
-                    f.store(f.zero(t.vector), f.at(at, v * wide))
-                return []
-
-            return f.for_(0, up(f, columns, t.columns), 1, [], panel)
-
         f.for_(0, length, 1, [], step)
-        f.for_(length, padded(f, length), 1, [], pad)
         f.ret()
 
     def columns_of(f: Function) -> None:
@@ -283,14 +135,14 @@ def pack_rhs(module: Module, t: Tiling, swapped: bool) -> str:
                 f.call(_square(module, t), "void", *at, count, _left(f, length, k))
                 return []
 
-            return f.for_(0, padded(f, length), t.lanes, [], part)
+            return f.for_(0, length, t.lanes, [], part)
 
         f.for_(0, columns, t.lanes, [], vector)
         f.ret()
 
     params = [("ptr", "source"), ("i64", "stride"), ("ptr", "out")]
     params += [("i64", "length"), ("i64", "columns")]
-    name = f"dot.pack_rhs_{t.element}_{'t' if swapped else 'n'}"
+    name = f"dot.pack_rhs_{t.name}_{'t' if swapped else 'n'}"
     return module.once(name, params, columns_of if swapped else rows_of)
 
 
@@ -325,7 +177,7 @@ def _square(module: Module, t: Tiling) -> str:
 
     params = [("ptr", "source"), ("i64", "stride"), ("ptr", "out")]
     params += [("i64", "count"), ("i64", "left")]
-    return module.once(f"dot.square_{t.element}", params, body)
+    return module.once(f"dot.square_{t.name}", params, body)
 
 
 def square(f: Function, t: Tiling, rows: Sequence[Value], mask: Value | None = None) -> list[Value]:

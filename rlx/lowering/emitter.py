@@ -36,6 +36,8 @@ class Module:
 
     def __init__(self, target: Target):
         self.target = target
+        self.streams = False
+        """Whether a store goes past the caches, whose mark is an entry of the module."""
         self._declared: dict[str, str] = {}
         self._globals: dict[str, str] = {}
         self._functions: list[Function] = []
@@ -88,6 +90,7 @@ class Module:
         parts += [text for name, text in self._declared.items() if name not in defined]
         parts += [f.text for f in self._functions]
         parts.append(f"attributes #0 = {{ {self.target.attributes} }}")
+        parts += ["!0 = !{i32 1}"] if self.streams else []
         return "\n\n".join(parts) + "\n"
 
 
@@ -351,8 +354,11 @@ class Function:
         """Load a value; `align` in bytes is what the caller can promise."""
         return self._emit(type_, f"load {type_}, ptr {pointer.name}, align {align}")
 
-    def store(self, a: Value, pointer: Value, align: int = 4) -> None:
-        self.line(f"store {a.type} {a.name}, ptr {pointer.name}, align {align}")
+    def store(self, a: Value, pointer: Value, align: int = 4, streaming: bool = False) -> None:
+        """Store a value; past the caches where `streaming`, which wants `align` to be its size."""
+        hint = ", !nontemporal !0" if streaming else ""
+        self.module.streams |= streaming
+        self.line(f"store {a.type} {a.name}, ptr {pointer.name}, align {align}{hint}")
 
     def load_masked(self, type_: str, pointer: Value, mask: Value, align: int = 4) -> Value:
         """Load the lanes whose mask bit is set, zero elsewhere."""
@@ -362,6 +368,10 @@ class Function:
         )
 
     def store_masked(self, a: Value, pointer: Value, mask: Value, align: int = 4) -> None:
+        if mask == self.vector("i1", [1] + [0] * (mask.lanes - 1)):
+            # LLVM 22 writes all bytes of the wider element that a narrow lone one was cut from.
+            self.store(self.extract(a, 0), pointer, align)
+            return
         self.intrinsic(
             "masked.store", "void", a, pointer, mask, align=align, suffixes=[a.type, "ptr"]
         )

@@ -24,6 +24,8 @@ class Scope:
     """A loop's or a branch's body while it is written: what it knows, and where to add to it."""
 
     guard: bool = False
+    eager: bool = False
+    """Whether arithmetic on indices may be done before a branch, taken or not."""
     known: dict[Hashable, list[Value]] = field(default_factory=dict[Hashable, list[Value]])
     gap: Gap | None = None
 
@@ -53,17 +55,23 @@ class Places:
         return self.place_all(key, operands, lambda: [emit()])[0]
 
     def place_all(
-        self, key: Hashable, operands: Sequence[Value], emit: Callable[[], list[Value]]
+        self,
+        key: Hashable,
+        operands: Sequence[Value],
+        emit: Callable[[], list[Value]],
+        pure: bool = False,
     ) -> list[Value]:
         """
         Return the values that `emit` writes, where the operands are known; once for each key.
 
-        The key must tell apart all that `emit` depends on; `emit` may itself place values.
+        The key must tell apart all that `emit` depends on; `emit` may itself place values. What is
+        `pure` can't trap, whatever its operands are.
         """
         known = self.find(key)
         if known is not None:
             return known
-        guard = max((i for i, s in enumerate(self._scopes) if s.guard), default=0)
+        guards = (i for i, s in enumerate(self._scopes) if s.guard and not (pure and s.eager))
+        guard = max(guards, default=0)
         level = max(guard, self.level(*operands))
         with self._at(level):
             values = self.here(emit())
@@ -153,7 +161,8 @@ class Places:
     def _binary(
         self, name: str, a: Value, b: Value, emit: Callable[[Value, Value], Value]
     ) -> Value:
-        return self.place((name, a, b), [a, b], lambda: emit(a, b))
+        pure = name in ("add", "sub", "mul")
+        return self.place_all((name, a, b), [a, b], lambda: [emit(a, b)], pure)[0]
 
     def know(self, value: Value, multiple: int) -> Value:
         """Take note of what a value is a multiple of; return it."""
@@ -188,12 +197,13 @@ class Places:
         condition: Value,
         then: Callable[[], Sequence[Value]],
         otherwise: Callable[[], Sequence[Value]] | None = None,
+        eager: bool = False,
     ) -> list[Value]:
-        """Emit a branch like `Function.if_`."""
+        """Emit a branch like `Function.if_`; `eager` lets arithmetic on indices be done before."""
 
         def guarded(side: Callable[[], Sequence[Value]]) -> Callable[[], Sequence[Value]]:
             def inside() -> Sequence[Value]:
-                with self._inside(guard=True):
+                with self._inside(guard=True, eager=eager):
                     return side()
 
             return inside
@@ -222,8 +232,10 @@ class Places:
         scope.gap = saved
 
     @contextmanager
-    def _inside(self, *values: Value, guard: bool = False) -> Generator[None]:
-        self._scopes.append(Scope(guard))
+    def _inside(
+        self, *values: Value, guard: bool = False, eager: bool = False
+    ) -> Generator[None]:
+        self._scopes.append(Scope(guard, eager))
         self.here(list(values))
         yield
         self._scopes.pop()

@@ -7,10 +7,19 @@ from dataclasses import dataclass
 from importlib import import_module
 from math import prod
 
-from xdsl.ir import Operation, SSAValue
+from xdsl.dialects.builtin import i8
+from xdsl.ir import Attribute, Operation, SSAValue
 
 from rlx.dialects import lir, mir
-from rlx.dialects.common import DimTable, dims_of, element_bytes, format_of, spell
+from rlx.dialects.common import (
+    Dim,
+    DimTable,
+    dims_of,
+    element_bytes,
+    format_of,
+    spell,
+    tensor,
+)
 from rlx.dialects.named import NamedOp
 from rlx.errors import RlxError
 from rlx.lowering.abi import COUNTER_OFFSET, KERNEL
@@ -35,6 +44,8 @@ from rlx.lowering.values import Value, i64
 from rlx.ops.registry import record_of
 
 EPILOGUE = (*mir.ELEMENTWISE, mir.RopeOp, mir.AppendOp)
+REDUCING = (mir.ReduceOp, mir.SoftmaxOp, mir.LayerNormOp, mir.RmsNormOp)
+"""The operations of tensor programs whose rows threads may share."""
 
 
 @dataclass(frozen=True)
@@ -43,6 +54,12 @@ class Scratch:
 
     size: int
     zeroed: bool
+    dims: tuple[Dim, ...] = ()
+    """There are `size` bytes for each element of a tensor of these dimensions."""
+
+    @property
+    def type(self) -> Attribute:
+        return tensor([self.size, *self.dims], i8)
 
 
 def scratch_of(kernel: lir.KernelOp, table: DimTable) -> Scratch | None:
@@ -55,7 +72,21 @@ def scratch_of(kernel: lir.KernelOp, table: DimTable) -> Scratch | None:
         if isinstance(op, NamedOp):
             needed = getattr(import_module(record_of(op.name).kernel), "scratch", None)
             return needed(op, table) if needed is not None else None
-    return None
+    ops = [op for op in kernel.body.block.ops if not isinstance(op, mir.YieldOp)]
+    if not _is_tensor_program(ops) or not any(isinstance(op, REDUCING) for op in ops):
+        return None
+    from rlx.lowering.tensor_split import scratch_bytes
+
+    size = scratch_bytes(ops, table)
+    return Scratch(size, zeroed=True) if size else None
+
+
+def _is_tensor_program(ops: Sequence[Operation]) -> bool:
+    """Return whether operations are maps, moves, reductions and norms, of any shapes."""
+    kinds = {type(op) for op in ops}
+    if len(ops) == 1 and kinds <= set(_SINGLE):
+        return False
+    return kinds <= {*mir.PRIMITIVES, mir.RmsNormOp} and not kinds & {mir.DotOp, mir.SdpaOp}
 
 
 def attention_facts(op: mir.AttentionOp) -> Attention:
@@ -153,7 +184,7 @@ def _family(body: Body) -> Callable[[Body], None]:
         from rlx.lowering.sdpa import emit_sdpa
 
         return emit_sdpa
-    if kinds <= {*mir.PRIMITIVES, mir.RmsNormOp}:
+    if _is_tensor_program(body.ops):
         from rlx.lowering.tensor_program import emit_tensor_program
 
         return emit_tensor_program

@@ -178,16 +178,18 @@ class _Job:
         return f.for_(0, self._word(abi.STOP_COUNT), 1, [no], compare)[0]
 
     def _zero(self, program: lir.ProgramOp) -> None:
-        """Fill the slots that launches expect to be zero."""
-        for op in program.body.block.ops:
-            if isinstance(op, lir.SlotOp) and op.zeroed is not None:
-                arguments = (
-                    self._address(op.result, {}, None),
-                    Value("i8", "0"),
-                    i64(op.size.value.data),
-                    Value("i1", "false"),
-                )
-                self._on_first_thread(partial(self._memset, *arguments))
+        """Fill the slots that launches expect to be zero, before the first of them."""
+        slots = [op for op in program.body.block.ops if isinstance(op, lir.SlotOp) and op.zeroed]
+        for op in slots:
+            arguments = (
+                self._address(op.result, {}, None),
+                Value("i8", "0"),
+                i64(op.size.value.data),
+                Value("i1", "false"),
+            )
+            self._on_first_thread(partial(self._memset, *arguments))
+        if slots:
+            self.wait()
 
     def _on_first_thread(self, body: Callable[[], None]) -> None:
         self.f.if_(self.f.icmp("eq", self.tid, 0), lambda: body() or [])

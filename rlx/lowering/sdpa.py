@@ -22,8 +22,15 @@ from rlx.dialects.common import dims_of, element_of
 from rlx.dialects.primitives import SdpaOp
 from rlx.errors import RlxError
 from rlx.lowering.body import Body
-from rlx.lowering.dot import count_of
-from rlx.lowering.dot_pack import Matrix, Tiling, lanes_below, load_part, load_some, store_part, up
+from rlx.lowering.dot_matrix import (
+    Matrix,
+    Tiling,
+    lanes_below,
+    load_part,
+    load_some,
+    store_part,
+    up,
+)
 from rlx.lowering.dot_tiles import Shapes, emit_block
 from rlx.lowering.emitter import Function
 from rlx.lowering.values import Value, f32, f64, i64
@@ -51,7 +58,7 @@ def emit_sdpa(body: Body) -> None:
         raise RlxError(f"sdpa: expected one mir.sdpa and its result in a launch, got {names}")
     f, a = body.f, _Attention.of(body, op)
     blocks = up(f, a.queries, QUERIES)
-    units = f.mul(count_of(body, dims_of(op.keys.type)[:-2]), blocks)
+    units = f.mul(body.count(dims_of(op.keys.type)[:-2]), blocks)
 
     def unit(u: Value) -> list[Value]:
         heads = f.udiv(u, blocks)

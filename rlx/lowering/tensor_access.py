@@ -10,6 +10,7 @@ goes through all elements in order is one contiguous load.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import NamedTuple, TypeAlias
 
 from rlx.lowering.hoist import Places
@@ -36,6 +37,8 @@ class Part(NamedTuple):
 
 AnyAxis: TypeAlias = Axis | Part
 ZERO = Axis(i64(0))
+SPREAD = 4
+"""Up to how many elements apart lanes are loaded with what lies between them."""
 
 
 class At(NamedTuple):
@@ -103,10 +106,10 @@ class Access:
         """Return an index whose division is carried out."""
         if isinstance(axis, Axis):
             return axis
-        quotient = axis.whole if axis.after.is_one else self._divide(axis.whole, axis.after)[0]
-        return quotient if axis.before.is_one else self._divide(quotient, axis.size)[1]
+        quotient = axis.whole if axis.after.is_one else self.divide(axis.whole, axis.after)[0]
+        return quotient if axis.before.is_one else self.divide(quotient, axis.size)[1]
 
-    def _divide(self, axis: Axis, by: Size) -> tuple[Axis, Axis]:
+    def divide(self, axis: Axis, by: Size) -> tuple[Axis, Axis]:
         """Return an index divided, and the remainder."""
         p, n = self.places, self.size(by)
         if by.is_one:
@@ -236,6 +239,27 @@ class Access:
         axes[node.axis] = self.plus(moved, Axis(self.start(node.kind)))
         return At(tuple(axes), at.mask)
 
+    def window(self, node: Node, at: At) -> At:
+        k, (stride, step) = node.axis, node.steps
+        first, offset = (
+            self.times(self.force(axis), i64(n))
+            for axis, n in zip(at.axes[k : k + 2], (stride, step), strict=True)
+        )
+        return At((*at.axes[:k], self.plus(first, offset), *at.axes[k + 2 :]), at.mask)
+
+    def reverse(self, node: Node, at: At) -> At:
+        axes = list(at.axes)
+        for i in node.axes:
+            base, lanes = self.force(axes[i])
+            last = self.places.sub(self.size(node.dims[i]), 1)
+            if isinstance(lanes, Value):
+                key, zero = ("neg", lanes), self.f.zero(lanes.type)
+                back = self.places.place(key, [lanes], partial(self.f.binary, "sub", zero, lanes))
+            else:
+                back = -lanes
+            axes[i] = Axis(self.places.sub(last, base), back)
+        return At(tuple(axes), at.mask)
+
     def start(self, name: str) -> Value:
         return self._sizes[name]
 
@@ -257,15 +281,58 @@ class Access:
                 if mask is None:
                     return f.load(vector, first, align=align)
                 return f.load_masked(vector, first, mask, align=align)
+            if place.lanes == -1:
+                return self._backwards(type_, first, size, mask)
+            if isinstance(place.lanes, int) and 0 < place.lanes <= SPREAD and mask is None:
+                return self._spread(type_, first, size, place.lanes)
             every = mask or f.vector("i1", [1] * PANEL)
             return f.load_gathered(type_, first, self.lanes(place), every)
 
         return self.places.place(("load", pointer, type_, place, mask), operands, emit)
 
-    def store(self, v: Value, pointer: Value, size: int, at: At, dims: Sequence[Size]) -> None:
-        """Store an element, or sixteen that lie side by side."""
+    def _backwards(self, type_: str, first: Value, size: int, mask: Value | None) -> Value:
+        """Load sixteen elements that lie one before the other."""
+        f, vector, order = self.f, vec(PANEL, type_), range(PANEL - 1, -1, -1)
+        start, align = f.at(first, i64(1 - PANEL), size), min(size, 4)
+        if mask is None:
+            v = f.load(vector, start, align=align)
+        else:
+            v = f.load_masked(vector, start, f.shuffle(mask, mask, order), align=align)
+        return f.shuffle(v, v, order)
+
+    def _spread(self, type_: str, first: Value, size: int, step: int) -> Value:
+        """Load sixteen elements that lie a small step apart, with those between them."""
+        f, v = self.f, None
+        for part in range(step):
+            # The last one ends with the last element: nothing is read beyond it.
+            start = min(part * PANEL, (PANEL - 1) * (step - 1))
+            loaded = f.load(vec(PANEL, type_), f.at(first, i64(start), size), align=min(size, 4))
+            lanes = [i * step - start + PANEL for i in range(PANEL)]
+            found = [min(i * step // PANEL, step - 1) for i in range(PANEL)]
+            mask = [lane if part == by else i for i, (lane, by) in enumerate(zip(lanes, found))]
+            v = f.shuffle(v or loaded, loaded, mask)
+        assert v is not None
+        return v
+
+    def store(
+        self,
+        v: Value,
+        pointer: Value,
+        size: int,
+        at: At,
+        dims: Sequence[Size],
+        align: int = 0,
+    ) -> None:
+        """
+        Store an element, or sixteen that lie side by side.
+
+        `align`, where not 0, is that of what goes past the caches.
+        """
         f, place = self.f, self.join(at.axes, dims)
         target = f.at(pointer, place.base, size)
+        if align:
+            f.store(v, target, align, streaming=True)
+            return
         align = min(size, 4)
         if place.lanes == 0:
             f.store(v, target, align=align)

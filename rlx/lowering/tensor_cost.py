@@ -32,7 +32,7 @@ MAX_CODE = 256
 """The most nodes that are written for one kernel, those of several branches counted for each."""
 MAX_DEPTH = 700
 """The most Python calls within each other, of the thousand that there may be."""
-_CALLS = {"reduce": 20, "concat": 18, "gather": 18}
+_CALLS = {"reduce": 20, "concat": 18, "gather": 18, "pad": 24}
 """Calls within each other for a node; 4 for others."""
 
 Depths = tuple[int, ...]
@@ -64,9 +64,10 @@ def _code(nodes: Sequence[Node], outputs: Sequence[Node]) -> int:
         if total > MAX_CODE:
             break
         for arg in node.args:
-            if node.op == "concat":
-                # Each part is computed in a branch of its own.
-                new = range(count + 1, count + 1 + len(branches[node]))
+            if node.op in ("concat", "pad"):
+                # Each part is computed in a branch of its own; what is padded, also with a mask.
+                times = 2 if node.op == "pad" else 1
+                new = range(count + 1, count + 1 + times * len(branches[node]))
                 branches[arg].update(new)
                 count = new.stop - 1
             else:
@@ -118,6 +119,15 @@ class Cost:
                         here[at[node.axis]] = part.dims[node.axis]
                     self._depth(part, at, tuple(here), deepest)
                 return deepest
+            case "pad":
+                source, fill = node.args
+                self._depth(fill, (), loops, floor)
+                here = list(loops)
+                for depth, size, given in zip(at, source.dims, node.dims, strict=True):
+                    if depth >= 0 and here[depth] == given:
+                        here[depth] = size
+                self._depth(source, at, tuple(here), deepest)
+                return deepest
             case "gather":
                 k, rank = node.axis, len(node.args[1].dims)
                 ids = self._depth(node.args[1], at[k : k + rank], loops, floor)
@@ -164,6 +174,9 @@ def _moved(node: Node, arg: Node, at: Depths) -> Depths:
     match node.op:
         case "broadcast":
             return at[len(at) - len(arg.dims) :]
+        case "window":
+            k = node.axis
+            return (*at[:k], max(at[k : k + 2]), *at[k + 2 :])
         case "transpose":
             axes = list(at)
             for i, axis in enumerate(node.axes):

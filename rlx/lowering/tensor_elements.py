@@ -9,13 +9,17 @@ from math import inf
 from xdsl.dialects.builtin import bf16, f16, f32, f64, i1
 from xdsl.ir import Attribute
 
+from rlx.dialects.infer import U8, U32, is_unsigned
 from rlx.lowering.emitter import Function
 from rlx.lowering.values import Value, vec
 from rlx.lowering.values import f32 as float_
 from rlx.lowering.values import f64 as double
+from rlx.lowering.vmath import emit_cast
 from rlx.lowering.vmath_basic import maximum, minimum
 
-_REGISTER: dict[Attribute, str] = {f32: "float", f64: "double", f16: "i16", bf16: "i16"}
+_REGISTER: dict[Attribute, str] = {
+    f32: "float", f64: "double", f16: "i16", bf16: "i16", U8: "i8", U32: "i32",
+}  # fmt: skip
 HALVES: dict[Attribute, str] = {f16: "half", bf16: "bfloat"}
 """Elements that are only stored and moved, as 16-bit integers; LLVM's type, for casts."""
 
@@ -38,6 +42,17 @@ def loaded(f: Function, element: Attribute, v: Value) -> Value:
 def stored(f: Function, element: Attribute, v: Value) -> Value:
     """Return what is computed with as it is stored in memory."""
     return f.cast("zext", v, vec(v.lanes, "i8")) if element == i1 else v
+
+
+def converted(f: Function, v: Value, source: Attribute, target: Attribute) -> Value:
+    """Return elements as another type's, as `mir.cast` defines it."""
+    if source == target:
+        return v
+    if source in HALVES:
+        v = f.cast("bitcast", v, vec(v.lanes, HALVES[source]))
+    type_ = HALVES.get(target, register_type(target))
+    v = emit_cast(f, v, type_, not is_unsigned(source), not is_unsigned(target))
+    return f.cast("bitcast", v, vec(v.lanes, "i16")) if target in HALVES else v
 
 
 def constant_of(element: Attribute, data: bytes) -> Value:
@@ -74,7 +89,8 @@ class Reduction:
             scalar = float_(x) if self.element == f32 else double(x)
         else:
             top = 1 << int(self.type[1:]) - 1
-            x = {"max": -top, "min": top - 1, "prod": 1}.get(self.kind, 0)
+            least, most = (0, -1) if is_unsigned(self.element) else (-top, top - 1)
+            x = {"max": least, "min": most, "prod": 1}.get(self.kind, 0)
             scalar = Value(self.type, str(x))
         return self.f.splat(scalar, lanes)
 
@@ -94,7 +110,8 @@ class Reduction:
                     return f.fadd
         match kind:
             case "max" | "min":
-                return lambda a, b: f.intrinsic(f"s{kind}", a.type, a, b)
+                sign = "u" if is_unsigned(self.element) else "s"
+                return lambda a, b: f.intrinsic(f"{sign}{kind}", a.type, a, b)
             case "prod":
                 return lambda a, b: f.binary("mul", a, b)
             case _:

@@ -52,6 +52,10 @@ ONE = Size(1)
 """The size of a dimension of one element."""
 
 
+SHORT, SHORT_WINDOW = 4, 16
+"""Up to how many elements are reduced one after the other, with lanes along what is kept."""
+
+
 def product(sizes: Sequence[Size]) -> Size:
     return prod(sizes, start=ONE)
 
@@ -67,9 +71,12 @@ class Node:
     kind: str = ""
     """Which map or reduction."""
     axes: tuple[int, ...] = ()
-    """The axes of a reduction, the order of a transposition, the starts of a slice, or one axis."""
+    """
+    The axes of a reduction or reversal, the order of a transposition, the starts of a slice, what a
+    pad has before each axis, or one axis.
+    """
     steps: tuple[int, ...] = ()
-    """The steps of a slice."""
+    """Of a slice or between padded elements, for each axis; stride and step of windows."""
     data: bytes = b""
     """The elements of a constant; one of them may be all."""
 
@@ -159,6 +166,14 @@ def _node(op: Operation, name: str, dims: tuple[Size, ...], args: tuple[Node, ..
         case mir.NarrowOp():
             axes, steps = (op.axis.value.data,), (op.step.value.data,)
             return replace(node, kind=op.start.data, axes=axes, steps=steps)
+        case mir.PadOp():
+            between = numbers(op.between)
+            return replace(node, axes=tuple(numbers(op.low)), steps=tuple(n + 1 for n in between))
+        case mir.WindowOp():
+            steps = (op.stride.value.data, op.step.value.data)
+            return replace(node, axes=(op.axis.value.data,), steps=steps)
+        case mir.ReverseOp():
+            return replace(node, axes=tuple(numbers(op.axes)))
         case mir.SliceOp():
             starts, steps = (tuple(numbers(n)) for n in (op.starts, op.steps))
             return replace(node, axes=starts, steps=steps)
@@ -257,11 +272,19 @@ def is_splat(node: Node) -> bool:
     return data == data[:size] * (len(data) // size)
 
 
-def contiguous(node: Node) -> bool:
-    """Return whether element i of a node, in row-major order, needs only elements i of tensors."""
+def contiguous(node: Node, reduced: bool = False) -> bool:
+    """
+    Return whether element i of a node, in row-major order, needs only elements i of tensors.
+
+    With `reduced` those may be reductions over leading axes: of elements i, n + i, 2n + i, ...
+    """
     work, seen = [node], {node}
     while work:
         n = work.pop()
+        if reduced and n.op == "reduce" and n.axes == tuple(range(len(n.axes))):
+            if not contiguous(n.args[0]):
+                return False
+            continue
         if n.op == "broadcast":
             if not n.args[0].count.is_one and n.args[0].count != n.count:
                 return False
@@ -288,15 +311,16 @@ def lane_dims(nodes: Sequence[Node]) -> int:
     """
     Return how many of the last dimensions of outputs of one shape are one row with lanes along it.
 
-    All of them where every element is made of elements of the same place. 0 where lanes would lie
-    across the rows of a reduction over a tensor's last axis: then elements are computed one at a
-    time, and lanes lie along what is reduced.
+    All of them where every element is made of elements of the same place, or of a column. 0 where
+    lanes would lie across the rows of a reduction over a last axis: elements are then one at a
+    time, with lanes along what is reduced.
     """
     dims = nodes[0].dims
     long = [i for i, d in enumerate(dims) if not d.is_one]
     if not long or any("columns" in lane_reductions(n, long[-1]) for n in nodes):
         return 0
-    return len(dims) if all(map(contiguous, nodes)) else len(dims) - long[-1]
+    flat = all(contiguous(n, reduced=True) for n in nodes)
+    return len(dims) if flat else len(dims) - long[-1]
 
 
 def lane_reductions(node: Node, axis: int | None) -> set[str]:
@@ -306,10 +330,51 @@ def lane_reductions(node: Node, axis: int | None) -> set[str]:
     A reduction of rows (its result is the same in all lanes) isn't named.
     """
     return {
-        "columns" if len(n.args[0].dims) - 1 in n.axes else "lanes"
+        "columns" if len(n.args[0].dims) - 1 in n.axes and not _is_short(n) else "lanes"
         for n, k in lane_axes(node, axis)
         if n.op == "reduce" and k is not None
     }
+
+
+def column_reductions(nodes: Sequence[Node], outer: int) -> list[Node]:
+    """
+    Return the reductions down columns that maps alone lead to, if there are no others.
+
+    `outer` is the axis of the outputs along which lanes lie.
+    """
+    found = {
+        n for node in nodes for n, k in lane_axes(node, outer) if n.op == "reduce" and k is not None
+    }
+    direct: dict[Node, None] = {}
+    work, seen = list(nodes), set(nodes)
+    while work:
+        n = work.pop()
+        if n in found:
+            direct[n] = None
+        elif n.op in MAPS:
+            work += [arg for arg in n.args if arg not in seen]
+            seen.update(n.args)
+    below = {n for d in direct for n in reachable(d.args[0])}
+    return list(direct) if found <= set(direct) and not found & below else []
+
+
+def _is_short(node: Node) -> bool:
+    """Return whether the rows of a reduction are too short for lanes along them."""
+    (source,) = node.args
+    axis = len(source.dims) - 1
+    size = source.dims[axis].static
+    if size is None or size > SHORT_WINDOW:
+        return False
+    return size <= SHORT or any(
+        n.op == "window" and k == n.axis + 1 for n, k in lane_axes(source, axis)
+    )
+
+
+def splits_lanes(node: Node, axis: int) -> bool:
+    """Return whether an axis with lanes is taken apart, which is cheap at multiples of 16 alone."""
+    return not contiguous(node) and any(
+        n.op == "reshape" and k is not None and not contiguous(n) for n, k in lane_axes(node, axis)
+    )
 
 
 def repeated_dims(nodes: Sequence[Node], outer: int) -> list[int]:
@@ -365,6 +430,10 @@ def _lane_axis(node: Node, operand: int, axis: int | None) -> int | None:
             return axis if axis < k else k if axis < k + rank else axis - rank + 1
         case "reshape":
             return _reshaped_axis(node, axis)
+        case "pad":
+            return None if operand else axis
+        case "window":
+            return axis - (axis > node.axis)
         case _:
             return axis
 

@@ -22,10 +22,12 @@ from rlx.lowering.target import PANEL
 from rlx.lowering.tensor_access import AnyAxis, At, Axis
 from rlx.lowering.tensor_cost import Cost, too_large
 from rlx.lowering.tensor_elements import stored
+from rlx.lowering.tensor_lines import Lines
 from rlx.lowering.tensor_nodes import (
     Graph,
     Node,
     Size,
+    column_reductions,
     is_heavy,
     is_packed_vector,
     lane_dims,
@@ -34,7 +36,9 @@ from rlx.lowering.tensor_nodes import (
     reachable,
     repeated_dims,
 )
-from rlx.lowering.tensor_reduce import Program, tail_mask
+from rlx.lowering.tensor_reduce import ROW_BYTES, Ahead, Program
+from rlx.lowering.tensor_rows import Row
+from rlx.lowering.tensor_split import LENGTH, ROWS, Split
 from rlx.lowering.tensor_stages import kept
 from rlx.lowering.tensor_tiles import turned
 from rlx.lowering.values import Value, i64
@@ -67,14 +71,44 @@ class Domain:
         self.joint = 4 if joint else 1
         heavy = any(map(is_heavy, reachable(*self.nodes)))
         self.unroll = 1 if joint else 2 if heavy else 4
+        self.lines: Lines | None = None
+        self.columns: list[Node] = []
+        """The reductions down columns that are collected a stripe of columns at a time."""
+        if joint and not self.repeated and program.upper(product(self.inner)) > PANEL * self.joint:
+            self.columns = column_reductions(self.nodes, len(self.outer))
 
     def emit(self) -> None:
-        self.program.kept = kept(self.nodes) if self.inner else set()
         tiles = turned(self.nodes, len(self.outer)) if self.inner and self.outer else None
+        rows = kept(self.nodes) if self.inner else set[Node]()
         if tiles:
             self._tiles(*tiles)
+        elif rows:
+            self._keeping(rows)
         else:
-            self._rows()
+            self._shared_rows()
+
+    def _keeping(self, rows: set[Node]) -> None:
+        """Write rows, and keep those of some nodes where they are short enough for that."""
+        p, program, f = self.places, self.program, self.program.f
+        program.row_limit = limit = ROW_BYTES // sum(n.bytes for n in rows) - 4 * PANEL
+        sizes = {n.dims[-1]: None for n in rows if program.upper(n.dims[-1]) > limit}
+
+        def write(kept: set[Node]) -> list[Value]:
+            program.kept = kept
+            if kept:
+                self._rows()
+            else:
+                self._shared_rows()
+            program.kept = set()
+            return []
+
+        fits = Value("i1", "true")
+        for size in sizes:
+            fits = f.and_(fits, f.icmp("ule", self.access.size(size), limit))
+        if sizes:
+            p.branch(fits, lambda: write(rows), lambda: write(set()))
+        else:
+            write(rows)
 
     def _tiles(self, axis: int, nodes: set[Node]) -> None:
         """Write blocks of 16 rows and 256 columns, in tiles: see `tensor_tiles`."""
@@ -107,7 +141,7 @@ class Domain:
 
                     def one(i: Value) -> list[Value]:
                         tile.place, tile.row = place(Axis(p.add(row, i)), Axis(c, 1)), i
-                        self._store([tile.place])
+                        self.store([tile.place])
                         return []
 
                     p.loop(0, PANEL, 1, [], lambda i, _: one(i))
@@ -115,7 +149,7 @@ class Domain:
 
             def chunk(r: Value, c: Value) -> list[Value]:
                 mask = p.here([program.live(p.sub(end, c))])[0]
-                self._store([place(Axis(r), Axis(c, 1), mask)])
+                self.store([place(Axis(r), Axis(c, 1), mask)])
                 return []
 
             p.loop(column, tiles_end, PANEL, [], lambda c, _: tile(c))
@@ -127,19 +161,44 @@ class Domain:
 
         p.loop(first, last, 1, [], lambda unit, _: block(unit))
 
+    def _shared_rows(self) -> None:
+        """Write rows whose reductions threads may share: see `tensor_split`."""
+        body, f, program = self.program.body, self.program.f, self.program
+        rows = product(self.outer)
+        long = [
+            size
+            for n in reachable(*self.nodes)
+            if n.op == "reduce" and len(n.args[0].dims) - 1 in n.axes
+            for size in [product([n.args[0].dims[a] for a in n.axes])]
+            if program.upper(size) >= LENGTH
+        ]
+        if body.scratch is None or not long or (rows.static or 0) > ROWS:
+            self._rows()
+            return
+        on = f.icmp("uge", self.access.size(long[0]), LENGTH)
+        on = self.places.here([f.and_(on, f.icmp("ule", self.access.size(rows), ROWS))])[0]
+        program.split = split = Split(body, self.places, on, program.shared)
+        self._rows()
+        split.meet()
+        program.split, program.shared = None, split.used
+
     def _rows(self) -> None:
         fixed = [d for i, d in enumerate(self.outer) if i not in self.repeated]
         rows, n = product(fixed), product(self.inner)
         body, access = self.program.body, self.access
         count, width = access.size(rows), access.size(n)
-        f = self.program.f
+        f, split = self.program.f, self.program.split
         if not self.inner:
             first, last = self._share(count)
+            if split:
+                first, last = self.places.here(list(split.share(first, last, count)))
             self.places.loop(first, last, 1, [], lambda r, _: self._row(r, None, None))
             return
-        group = PANEL * self.joint * self.unroll
+        if not self.joint > 1 and not self.repeated:
+            self.lines = Lines.of(self.program, self.outputs, len(self.outer))
+        group = PANEL * (1 if self.columns else self.joint * self.unroll)
         if (rows.static or 0) >= 256 or (
-            n.static is not None and n.static < 256 and not rows.is_one
+            n.static is not None and n.static < 256 and not rows.is_one and not split
         ):
             first, last = self._share(count)
             self.places.loop(first, last, 1, [], lambda r, _: self._row(r, i64(0), width))
@@ -154,6 +213,7 @@ class Domain:
             return
         first, last = body.share(count)
         few = f.icmp("ult", count, body.threads)
+        few = f.or_(few, split.on) if split else few
         bounds = [
             f.select(few, a, b)
             for a, b in ((i64(0), first), (count, last), (low, i64(0)), (high, width))
@@ -169,66 +229,41 @@ class Domain:
 
     def _row(self, row: Value, low: Value | None, high: Value | None) -> list[Value]:
         fixed = [i for i in range(len(self.outer)) if i not in self.repeated]
-        outer = dict(zip(fixed, self._split(Axis(row), fixed), strict=True))
+        axes = self.access.split(Axis(row), [self.dims[i] for i in fixed])
+        if self.program.split and len(fixed) == len(self.outer):
+            self.program.split.begin(tuple(axes), row)
         if low is None or high is None:
-            self._store([At(tuple(outer.values()))])
+            self.store([At(tuple(axes))])
             return []
-        p, f = self.places, self.program.f
-
-        def store(inside: dict[int, AnyAxis], chunks: Sequence[Axis], mask: Value | None) -> None:
-            axes = {**outer, **inside}
-            first = [axes[i] for i in range(len(axes))]
-            self._store([At((*first, *self.access.split(c, self.inner)), mask) for c in chunks])
-
-        def chunks(start: Value, count: int, mask: Value | None) -> list[Value]:
-            lanes = [Axis(p.add(start, i * PANEL), 1) for i in range(count)]
-            if not self.repeated:
-                store({}, lanes, mask)
-                return []
-            times = self.access.size(product([self.dims[i] for i in self.repeated]))
-
-            def one(i: Value) -> list[Value]:
-                inside = self._split(Axis(i), self.repeated)
-                store(dict(zip(self.repeated, inside, strict=True)), lanes, mask)
-                return []
-
-            return p.loop(0, times, 1, [], lambda i, _: one(i))
-
-        def group(start: Value) -> list[Value]:
-            for i in range(self.unroll):
-                chunks(p.add(start, i * self.joint * PANEL), self.joint, None)
+        written = Row(self, dict(zip(fixed, axes, strict=True)))
+        if self.columns:
+            written.stripes(low, high)
             return []
-
-        step = PANEL * self.joint * self.unroll
-        span = p.sub(high, low)
-        main, full = (p.add(low, p.mul(p.div(span, i64(n)), n)) for n in (step, PANEL))
-        p.loop(low, main, step, [], lambda c, _: group(c))
-        p.loop(main, full, PANEL, [], lambda c, _: chunks(c, 1, None))
-        n = product(self.inner).static
-        if n is not None and n % PANEL == 0:
-            return []
-        if low.constant is not None and high.constant is not None:
-            chunks(full, 1, tail_mask(f, n % PANEL if n else 0))
-            return []
-
-        def tail() -> list[Value]:
-            return chunks(full, 1, p.here([self.program.live(p.sub(high, full))])[0])
-
-        p.branch(f.icmp("slt", full, high), tail)
+        self.program.ahead = self._ahead(row, tuple(axes))
+        written.write(low, high)
+        self.program.ahead = None
         return []
 
-    def _split(self, index: Axis, axes: Sequence[int]) -> list[AnyAxis]:
-        return self.access.split(index, [self.dims[i] for i in axes])
+    def _ahead(self, row: Value, outer: tuple[AnyAxis, ...]) -> Ahead | None:
+        """Return the place of the next row, or of this one where rows are long, if it is of use."""
+        reduced = any(n.op == "reduce" for n in reachable(*self.nodes))
+        if not reduced or not outer or len(self.outer) != len(outer) or len(self.inner) != 1:
+            return None
+        f, size = self.program.f, self.access.size(self.inner[0])
+        short = f.icmp("ule", size, LENGTH)
+        after = self.places.here([f.add(row, f.cast("zext", short, "i64"))])[0]
+        next_ = self.access.split(Axis(after), self.outer)
+        return Ahead(outer, tuple(next_), fetches=not self.program.kept)
 
-    def _store(self, ats: Sequence[At]) -> None:
-        """Pull every output at some places, then store."""
+    def store(self, ats: Sequence[At], align: int = 0) -> None:
+        """Pull every output at some places, then store; see `Access.store` for `align`."""
         values = [self.program.pull(node, ats) for node, _ in self.outputs]
         for (node, out), elements in zip(self.outputs, values, strict=True):
             for v, at in zip(elements, ats, strict=True):
                 if self.inner:
                     v = self.places.splat(v)
                 v = stored(self.program.f, node.element, v)
-                self.access.store(v, out, node.bytes, at, node.dims)
+                self.access.store(v, out, node.bytes, at, node.dims, align)
 
 
 def emit_tensor_program(body: Body) -> None:

@@ -16,20 +16,22 @@ from dataclasses import dataclass
 from xdsl.dialects.builtin import f32, f64, i1
 
 from rlx.dialects.common import dims_of
+from rlx.dialects.infer import is_unsigned
 from rlx.lowering import vmath
 from rlx.lowering.body import Body
 from rlx.lowering.hoist import Places
 from rlx.lowering.target import PANEL
 from rlx.lowering.tensor_access import Access, At, Axis
 from rlx.lowering.tensor_elements import (
-    HALVES,
     constant_of,
+    converted,
     loaded,
     memory_type,
     register_type,
     stored,
 )
 from rlx.lowering.tensor_nodes import Graph, Node, Size, is_splat
+from rlx.lowering.tensor_pad import padded
 from rlx.lowering.tensor_tiles import transpose
 from rlx.lowering.values import Value, i64, vec
 
@@ -112,6 +114,12 @@ class Pull(ABC):
                 return self.pull(node.args[0], [self.access.transpose(node, at) for at in ats])
             case "slice":
                 return self.pull(node.args[0], [self.access.slice(node, at) for at in ats])
+            case "window":
+                return self.pull(node.args[0], [self.access.window(node, at) for at in ats])
+            case "reverse":
+                return self.pull(node.args[0], [self.access.reverse(node, at) for at in ats])
+            case "pad":
+                return [padded(self, node, at) for at in ats]
             case "narrow":
                 return self.pull(node.args[0], [self.access.narrow_axis(node, at) for at in ats])
             case "concat":
@@ -168,29 +176,19 @@ class Pull(ABC):
         return self.places.place(key, values, lambda: self._operation(node, values))
 
     def _operation(self, node: Node, values: Sequence[Value]) -> Value:
-        f = self.f
+        f, element = self.f, node.args[0].element
+        signed = not is_unsigned(element)
         match node.op:
             case "unary":
-                return vmath.emit_unary(f, node.kind, values[0])
+                return vmath.emit_unary(f, node.kind, values[0], signed)
             case "binary":
-                return vmath.emit_binary(f, node.kind, values[0], values[1])
+                return vmath.emit_binary(f, node.kind, values[0], values[1], signed)
             case "compare":
-                return vmath.emit_compare(f, node.kind, values[0], values[1])
+                return vmath.emit_compare(f, node.kind, values[0], values[1], signed)
             case "select":
                 return f.select(*values)
             case _:
-                return self._cast(node, values[0])
-
-    def _cast(self, node: Node, v: Value) -> Value:
-        """Convert; f16 and bf16 are 16-bit integers but here."""
-        source, target = node.args[0].element, node.element
-        if source == target:
-            return v
-        if source in HALVES:
-            v = self.f.cast("bitcast", v, vec(v.lanes, HALVES[source]))
-        type_ = HALVES.get(target, register_type(target))
-        v = vmath.emit_cast(self.f, v, type_)
-        return self.f.cast("bitcast", v, vec(v.lanes, "i16")) if target in HALVES else v
+                return converted(f, values[0], element, node.element)
 
     # Moves that read one of several places
 

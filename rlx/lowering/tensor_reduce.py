@@ -18,13 +18,19 @@ from rlx.lowering.tensor_access import AnyAxis, At, Axis
 from rlx.lowering.tensor_elements import Reduction, register_type
 from rlx.lowering.tensor_nodes import Node, Size, contiguous, product
 from rlx.lowering.tensor_pull import Pull
+from rlx.lowering.tensor_split import Split
 from rlx.lowering.values import Value, i64, vec
 
 _ACCUMULATORS = 4
+_FETCHED = 2
+"""The stage that keeps a row fetches the next: the first one waits for memory itself."""
+LINE = 64
+"""Bytes of a cache line."""
+_ROWS = 4
+"""Rows that columns take in at a time."""
 
-
-_ROW_BYTES = 32 << 10
-"""The most that a kernel keeps of rows, on the stack."""
+ROW_BYTES = 256 << 10
+"""The most that a thread keeps of rows, on its stack."""
 
 
 @dataclass
@@ -36,6 +42,17 @@ class Stage:
     rows: dict[Node, Value] = field(default_factory=dict[Node, Value])
 
 
+@dataclass
+class Ahead:
+    """The place of a row, and of the next one, which is fetched in one of the row's stages."""
+
+    axes: tuple[AnyAxis, ...]
+    next: tuple[AnyAxis, ...]
+    fetches: bool
+    """Whether the stage that is written does: the results, unless a reduction has more to do."""
+    stages: int = 0
+
+
 class Program(Pull):
     """A kernel while it is written: values of nodes, reductions too."""
 
@@ -43,6 +60,13 @@ class Program(Pull):
         super().__init__(body)
         self.kept: set[Node] = set()
         """The nodes whose rows are worth keeping between the stages of a row."""
+        self.row_limit = 0
+        """The most elements of a row that is kept."""
+        self.split: Split | None = None
+        """The rows that threads share."""
+        self.shared = 0
+        """Reductions of rows that had threads to share them."""
+        self.ahead: Ahead | None = None
         self._stage: Stage | None = None
         self._row_bytes = 0
 
@@ -50,6 +74,21 @@ class Program(Pull):
         if node not in self.kept:
             return super().pull(node, ats)
         return [self._row_chunk(node, at) or self._computed(node, at) for at in ats]
+
+    def _load(self, pointer: Value, node: Node, at: At) -> Value:
+        v = super()._load(pointer, node, at)
+        ahead, last = self.ahead, at.axes[-1] if at.axes else None
+        if (
+            ahead is not None
+            and ahead.fetches
+            and at.axes[:-1] == ahead.axes
+            and isinstance(last, Axis)
+            and last.lanes == 1
+        ):
+            next_ = self.access.join((*ahead.next, last), node.dims)
+            for start in range(0, PANEL * node.bytes, LINE):
+                self.f.prefetch(self.f.at(self.f.at(pointer, next_.base, node.bytes), start), 2)
+        return v
 
     # Rows that are kept from one stage to the next
 
@@ -62,10 +101,8 @@ class Program(Pull):
         last = at.axes[-1]
         if row is None or not isinstance(last, Axis) or last.lanes != 1:
             return None
-        if self.places.multiple(last.base) % PANEL:
-            return None
         type_ = vec(PANEL, register_type(node.element))
-        v = self.f.load(type_, self.f.at(row[0], last.base, node.bytes))
+        v = self.f.load(type_, self._kept_at(row[0], last, node))
         self.places.remember((node, at), self.places.here([v]))
         return v
 
@@ -76,15 +113,18 @@ class Program(Pull):
         if stage and v.lanes > 1 and at.axes == (*stage.outer, stage.chunk):
             row = self._row(stage, node)
             if row and stage.chunk:
-                self.f.store(v, self.f.at(row, stage.chunk.base, node.bytes))
+                self.f.store(v, self._kept_at(row, stage.chunk, node))
         return v
+
+    def _kept_at(self, row: Value, chunk: Axis, node: Node) -> Value:
+        # The row starts a chunk into its buffer: one of a padded row may be before it.
+        return self.f.at(row, self.f.add(chunk.base, PANEL), node.bytes)
 
     def _row(self, stage: Stage, node: Node) -> Value | None:
         if node not in stage.rows:
-            last = node.dims[-1]
-            size = last.number * prod(self.body.table.size(name) for name in last.names)
-            room = -(-size // PANEL) * PANEL * node.bytes
-            if self._row_bytes + room > _ROW_BYTES:
+            # A chunk may start anywhere.
+            room = (min(self.upper(node.dims[-1]), self.row_limit) + 3 * PANEL) * node.bytes
+            if self._row_bytes + room > ROW_BYTES:
                 return None
             self._row_bytes += room
             stage.rows[node] = self.f.alloca(room)
@@ -143,6 +183,19 @@ class Program(Pull):
                 0, size, 1, accs, lambda i, a: rows(others, [*fixed, (axis, Axis(i))], a)
             )
 
+        count = self.access.size(product([source.dims[a] for a in axes]))
+        if self.split and not outer and self.split.covers(at.axes):
+
+            def piece(start: Value, end: Value) -> Value:
+                accs = [reduction.neutral(PANEL)] * _ACCUMULATORS
+                accs = self._span(start, end, accs, lambda c, m, a: chunk([], c, m, a))
+                return reduction.horizontal(accs)
+
+            return reduction.finish(self.split.combined(count, reduction, piece), count)
+        ahead, fetches = self.ahead, False
+        if ahead:
+            ahead.stages += at.axes == ahead.axes
+            fetches, ahead.fetches = ahead.fetches, bool(self.kept) and ahead.stages == _FETCHED
         before, self._stage = self._stage, Stage(at.axes) if len(axes) == 1 else None
         chunks = _ACCUMULATORS if n.static is None else -(-n.static // PANEL)
         accs = [reduction.neutral(PANEL)] * max(1, min(_ACCUMULATORS, chunks))
@@ -150,7 +203,8 @@ class Program(Pull):
         for kept, row in (self._stage.rows if self._stage else {}).items():
             self.places.remember(("row", kept, at.axes), [row])
         self._stage = before
-        count = self.access.size(product([source.dims[a] for a in axes]))
+        if ahead:
+            ahead.fetches = fetches
         return reduction.finish(reduction.horizontal(accs), count)
 
     def _chunks(
@@ -160,28 +214,48 @@ class Program(Pull):
         step: Callable[[Value, Value | None, Value], Value],
     ) -> list[Value]:
         """Take in the chunks of a row of n elements, each accumulator in turn."""
+        if n.static is None:
+            return self._span(i64(0), self.access.size(n), accs, step)
         p, group = self.places, PANEL * len(accs)
-        end = p.mul(p.div(self.access.size(n), i64(group)), group)
+        main = n.static // group * group
 
         def unrolled(c: Value, old: list[Value]) -> list[Value]:
             return [step(p.add(c, i * PANEL), None, a) for i, a in enumerate(old)]
 
-        accs = p.loop(0, end, group, accs, unrolled)
-        if n.static is not None:
-            for i, c in enumerate(range(n.static // group * group, n.static, PANEL)):
-                accs[i] = step(i64(c), tail_mask(self.f, n.static - c), accs[i])
-            return accs
-        size = self.access.size(n)
+        accs = p.loop(0, main, group, accs, unrolled)
+        for i, c in enumerate(range(main, n.static, PANEL)):
+            accs[i] = step(i64(c), tail_mask(self.f, n.static - c), accs[i])
+        return accs
+
+    def _span(
+        self,
+        start: Value,
+        end: Value,
+        accs: list[Value],
+        step: Callable[[Value, Value | None, Value], Value],
+    ) -> list[Value]:
+        """Take in the chunks of a part of a row, each accumulator in turn."""
+        p, group = self.places, PANEL * len(accs)
+        main = p.add(start, p.mul(p.div(p.sub(end, start), i64(group)), group))
+
+        def unrolled(c: Value, old: list[Value]) -> list[Value]:
+            return [step(p.add(c, i * PANEL), None, a) for i, a in enumerate(old)]
+
+        accs = p.loop(start, main, group, accs, unrolled)
         for i in range(len(accs)):
-            c = p.add(end, i * PANEL)
+            c = p.add(main, i * PANEL)
 
             def more(i: int = i, c: Value = c) -> list[Value]:
-                mask = self.places.here([self.live(p.sub(size, c))])[0]
+                mask = self.places.here([self.live(p.sub(end, c))])[0]
                 return [step(c, mask, accs[i])]
 
-            here = self.f.icmp("slt", c, size)
+            here = self.f.icmp("slt", c, end)
             accs[i] = p.branch(here, more, lambda old=accs[i]: [old])[0]
         return accs
+
+    def upper(self, size: Size) -> int:
+        """Return the most that a size may be."""
+        return size.number * prod(self.body.table.size(name) for name in size.names)
 
     def live(self, left: Value) -> Value:
         """Return the mask of the first lanes, as many as are left."""
@@ -211,6 +285,67 @@ class Program(Pull):
         accs = rows(axes, [], [reduction.neutral(PANEL) for _ in ats])
         count = self.access.size(product([source.dims[a] for a in axes]))
         return [reduction.finish(a, count) for a in accs]
+
+    # Columns
+
+    def collect(
+        self, node: Node, place: Callable[[Value], At], start: Value, end: Value, width: int
+    ) -> Value:
+        """
+        Reduce columns from `start` to `end`, at most `width`; return where the results are.
+
+        The rows pass by, four at a time, so that memory is read in its order. The sums are those of
+        `_across_rows`, to the bit.
+        """
+        f, p = self.f, self.places
+        source, axes = node.args[0], node.axes
+        reduction = Reduction(f, node.kind, node.element)
+        memory = f.alloca(width * node.bytes)
+        type_ = vec(PANEL, register_type(node.element))
+        last, outer = axes[-1], axes[:-1]
+
+        def each(body: Callable[[Value, Value], None]) -> list[Value]:
+            def chunk(c: Value) -> list[Value]:
+                body(c, f.at(memory, p.sub(c, start), node.bytes))
+                return []
+
+            return p.loop(start, end, PANEL, [], lambda c, _: chunk(c))
+
+        def take(fixed: list[tuple[int, AnyAxis]], rows: list[Value]) -> list[Value]:
+            def chunk(c: Value, sums: Value) -> None:
+                kept = place(c).axes
+                ats = [At(_inserted(kept, [*fixed, (last, Axis(r))])) for r in rows]
+                total = p.here([f.load(type_, sums)])[0]
+                for v in self.pull(source, ats):
+                    total = reduction.combine(total, p.splat(v))
+                f.store(total, sums)
+
+            return each(chunk)
+
+        def rows(rest: Sequence[int], fixed: list[tuple[int, AnyAxis]]) -> list[Value]:
+            axis = rest[0] if rest else last
+            size = self.access.size(source.dims[axis])
+            if rest:
+                return p.loop(
+                    0, size, 1, [], lambda i, _: rows(rest[1:], [*fixed, (axis, Axis(i))])
+                )
+            main = p.mul(p.div(size, i64(_ROWS)), _ROWS)
+            p.loop(
+                0, main, _ROWS, [], lambda i, _: take(fixed, [p.add(i, j) for j in range(_ROWS)])
+            )
+            return p.loop(main, size, 1, [], lambda i, _: take(fixed, [i]))
+
+        each(lambda _, sums: f.store(reduction.neutral(PANEL), sums))
+        rows(outer, [])
+        if node.kind == "mean":
+            count = self.access.size(product([source.dims[a] for a in axes]))
+            each(lambda _, sums: f.store(reduction.finish(f.load(type_, sums), count), sums))
+        return memory
+
+    def give(self, node: Node, at: At, row: Value, index: Value) -> None:
+        """Let a node's elements at a place be those in memory from an index on."""
+        v = self.f.load(vec(PANEL, register_type(node.element)), self.f.at(row, index, node.bytes))
+        self.places.remember((node, at), self.places.here([v]))
 
 
 def tail_mask(f: Function, left: int) -> Value | None:

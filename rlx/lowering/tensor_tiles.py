@@ -22,7 +22,7 @@ def turned(outputs: Sequence[Node], last: int) -> tuple[int, set[Node]] | None:
     None where that axis serves all, or where something is reduced or looked up.
     """
     nodes = reachable(*outputs)
-    if any(n.op in ("reduce", "gather", "concat") for n in nodes):
+    if any(n.op in ("reduce", "gather", "concat", "pad") for n in nodes):
         return None
     edges = {n for n in nodes if n.op not in MAPS and _reached_by_maps(n, outputs)}
     strided = {n for n in edges if not _contiguous(n, last)}

@@ -6,6 +6,7 @@ Every helper takes f32 and f64 values of any lane count and tells them apart by 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -33,6 +34,12 @@ class Layout:
     def sign(self) -> int:
         return -(1 << (int(self.integer[1:]) - 1))
 
+
+LN2_PARTS = {
+    "float": (0.693359375, math.log(2) - 0.693359375),
+    "double": (0.6931471805592082, 7.371002565167799e-13),
+}
+"""ln 2 in two parts; the first is short, so that its product with an exponent is exact."""
 
 _LONG = 8
 """From how many coefficients on a polynomial is evaluated in halves."""
@@ -139,11 +146,21 @@ def power(f: Function, n: Value) -> Value:
 
 def scale(f: Function, v: Value, n: Value) -> Value:
     """Return v * 2^n, rounded once, for a whole float n in twice the range of exponents."""
-    width = 8 if double(v) else 16
-    if f.target.avx512 and v.lanes >= width and v.lanes & (v.lanes - 1) == 0:
+    if _scales(f, v):
         return _scalef(f, v, n)
     half = nearest(f, f.fmul(n, constant(f, v, 0.5)))
     return f.fmul(f.fmul(v, power(f, half)), power(f, f.fsub(n, half)))
+
+
+def scale_floor(f: Function, v: Value, n: Value) -> Value:
+    """Return `scale` by the whole number that is n or below it."""
+    return _scalef(f, v, n) if _scales(f, v) else scale(f, v, f.intrinsic("floor", n.type, n))
+
+
+def _scales(f: Function, v: Value) -> bool:
+    """Return whether an instruction scales, by the floor of its operand."""
+    width = 8 if double(v) else 16
+    return f.target.avx512 and v.lanes >= width and v.lanes & (v.lanes - 1) == 0
 
 
 def _scalef(f: Function, v: Value, n: Value) -> Value:

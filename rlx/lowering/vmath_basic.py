@@ -75,12 +75,12 @@ def ceil(f: Function, v: Value) -> Value:
 
 def maximum(f: Function, a: Value, b: Value) -> Value:
     """Return the larger, NaN where either is NaN."""
-    return f.select(f.fcmp("ogt", a, b), a, _nan_or(f, a, b))
+    return _nan_or(f, a, f.select(f.fcmp("ogt", a, b), a, b))
 
 
 def minimum(f: Function, a: Value, b: Value) -> Value:
     """Return the smaller, NaN where either is NaN."""
-    return f.select(f.fcmp("olt", a, b), a, _nan_or(f, a, b))
+    return _nan_or(f, a, f.select(f.fcmp("olt", a, b), a, b))
 
 
 def _nan_or(f: Function, a: Value, b: Value) -> Value:

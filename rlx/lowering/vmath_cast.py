@@ -16,25 +16,28 @@ from rlx.lowering.vmath_int import narrow, width
 _SHORT = ("half", "bfloat")
 
 
-def convert(f: Function, v: Value, element: str, signed: bool = True) -> Value:
+def convert(
+    f: Function, v: Value, element: str, signed: bool = True, to_signed: bool = True
+) -> Value:
     """
     Return lanes as another element type.
 
     A float becomes the integer towards zero, the nearest that the type has where it is beyond, and
     0 for NaN; an integer wraps, and counts as unsigned where `signed` is false; i1 counts as 0 or
-    1, and becomes whether a number is not 0 (NaN isn't).
+    1, and becomes whether a number is not 0 (NaN isn't). Without `to_signed` integers that a float
+    becomes are from 0 on, of 8 to 32 bits.
     """
     if v.element == element:
         return v
     if v.element in _SHORT:
-        return convert(f, _from_short(f, v), element)
+        return convert(f, _from_short(f, v), element, to_signed=to_signed)
     if element == "i1":
         zero = f.zero(v.type)
         return f.icmp("ne", v, 0) if v.element[0] == "i" else f.fcmp("une", v, zero)
     if v.element[0] == "i":
         signed = signed and v.element != "i1"
         return _from_integer(f, v, element, signed)
-    return _from_float(f, v, element)
+    return _from_float(f, v, element, to_signed)
 
 
 def _from_integer(f: Function, v: Value, element: str, signed: bool) -> Value:
@@ -53,13 +56,13 @@ def _from_integer(f: Function, v: Value, element: str, signed: bool) -> Value:
     return f.cast("sitofp" if signed else "uitofp", v, vec(v.lanes, element))
 
 
-def _from_float(f: Function, v: Value, element: str) -> Value:
+def _from_float(f: Function, v: Value, element: str, to_signed: bool = True) -> Value:
     if element in ("float", "double"):
         return f.cast("fpext" if element == "double" else "fptrunc", v, vec(v.lanes, element))
     if element in _SHORT:
         single = v if v.element == "float" else _odd_to_24(f, v)
         return _to_half(f, single) if element == "half" else _to_bfloat(f, single)
-    return _to_integer(f, v, element)
+    return _to_integer(f, v, element) if to_signed else _to_unsigned(f, v, element)
 
 
 def _to_integer(f: Function, v: Value, element: str) -> Value:
@@ -73,6 +76,21 @@ def _to_integer(f: Function, v: Value, element: str) -> Value:
     below = f.fcmp("ole", v, f.fneg(bound))
     least, most = (f.constant(whole.type, n) for n in (-(1 << (size - 1)), (1 << (size - 1)) - 1))
     return f.select(above, most, f.select(below, least, whole))
+
+
+def _to_unsigned(f: Function, v: Value, element: str) -> Value:
+    """Return integers towards zero, those beyond as 0 or the greatest, 0 for NaN."""
+    size = int(element[1:])
+    bound, half = constant(f, v, 2.0**size), constant(f, v, 2.0**31)
+    above, zero = f.fcmp("oge", v, bound), f.zero(v.type)
+    inside = f.binary("and", f.fcmp("ogt", v, zero), f.fcmp("olt", v, bound))
+    v = f.select(inside, v, zero)
+    # There is an instruction for signed integers of 32 bits; the subtraction is exact.
+    high = f.fcmp("oge", v, half)
+    whole = f.cast("fptosi", f.select(high, f.fsub(v, half), v), vec(v.lanes, "i32"))
+    top = f.select(high, f.constant(whole.type, -(1 << 31)), f.zero(whole.type))
+    whole = narrow(f, f.xor(whole, top) if size == 32 else whole, element)
+    return f.select(above, f.constant(whole.type, -1), whole)
 
 
 # Short floats

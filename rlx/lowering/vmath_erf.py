@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import math
 
+from rlx.lowering import vmath_pieces
 from rlx.lowering.emitter import Function
 from rlx.lowering.values import Value
 from rlx.lowering.vmath_base import (
     clamp_high,
+    clamp_low,
     constant,
     copysign,
+    double,
+    layout,
     magnitude,
     pick,
     power,
@@ -17,7 +21,7 @@ from rlx.lowering.vmath_base import (
     series,
     two_product,
 )
-from rlx.lowering.vmath_exp import exp_parts, one_plus
+from rlx.lowering.vmath_exp import exp2_part, exp_parts, one_plus
 
 # Minimax fits in relative error: erf x = x + x P(x^2) for x up to 0.92, to 1e-9 and 3e-18;
 # e^(z^2) erfc z = Q(t) / (z + K), t = z / (z + K) - M, for z up to 10.4 (f64: 27.4), to 7e-10
@@ -92,9 +96,14 @@ _CENTRE = {"float": 2.75, "double": 4.0}
 _MIDDLE = {"float": 0.375, "double": 0.5}
 """K, and the middle M of the range of the quotient."""
 
+_HALF_LOG2_E = (0.7213475108146667, 9.62981494545545e-09)
+"""log2(e) / 2, as a number of f32 and the rest."""
+
 
 def erf(f: Function, v: Value) -> Value:
     """Return 2/sqrt(pi) times the integral of e^(-t^2) from 0 to v."""
+    if f.target.avx2 and not double(v):
+        return vmath_pieces.erf(f, v)
     one = constant(f, v, 1.0)
     size = magnitude(f, v)
     near = f.fmul(v, v)
@@ -113,11 +122,26 @@ def gelu(f: Function, v: Value) -> Value:
     With q = P(X < -|v|) = erfc(|v| / sqrt 2) / 2 it is max(v, 0) - |v| q.
     """
     size = clamp_high(f, magnitude(f, v), pick(v, 14.6, 38.7))
+    if f.target.avx512 and not double(v):
+        tail = _pieces_tail(f, size)
+        return f.fsub(clamp_low(f, v, 0.0), tail)
     n, fraction = _gauss(f, size, -0.5)
     half = f.fmul(_erfcx(f, f.fmul(size, constant(f, v, math.sqrt(0.5)))), constant(f, v, 0.5))
     tail = scale(f, f.fmul(f.fmul(size, half), fraction), n)
     positive = f.fcmp("oge", v, constant(f, v, 0.0))
     return f.select(positive, f.fsub(v, tail), f.fneg(tail))
+
+
+def _pieces_tail(f: Function, z: Value) -> Value:
+    """Return z P(X < -z) for f32 z >= 0."""
+    square, lost = two_product(f, z, z)
+    high, low = (constant(f, z, -part) for part in _HALF_LOG2_E)
+    magic = constant(f, z, layout(z).magic)
+    n = f.fsub(f.fma(square, high, magic), magic)
+    # Exact but for a rounding of numbers below 1/2.
+    r = f.fma(square, high, f.fneg(n))
+    r = f.fma(lost, high, f.fma(square, low, r))
+    return scale(f, f.fmul(f.fmul(z, vmath_pieces.mills(f, z)), exp2_part(f, r)), n)
 
 
 def _gauss(f: Function, z: Value, factor: float) -> tuple[Value, Value]:

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import math
 
+from rlx.lowering import vmath_pieces
 from rlx.lowering.emitter import Function
 from rlx.lowering.values import Value, vec
 from rlx.lowering.vmath_base import (
+    LN2_PARTS,
     clamp_high,
     clamp_low,
     constant,
@@ -25,12 +27,6 @@ from rlx.lowering.vmath_base import (
     scale,
     series,
 )
-
-# ln 2 in two parts; the first is short, so that its product with an exponent is exact.
-_LN2 = {
-    "float": (0.693359375, math.log(2) - 0.693359375),
-    "double": (0.6931471805592082, 7.371002565167799e-13),
-}
 
 # Minimax fits in relative error: e^r = 1 + r + r^2 E(r) on |r| <= ln(2)/2 to 3e-9, of f64 to 8e-19;
 # 2^r = 1 + r T(r) on |r| <= 1/2 to 2e-9, and the short one to 3e-06.
@@ -55,13 +51,16 @@ _EXP2_SHORT = (0.69312419, 0.24024099, 0.055906425, 0.009582853)
 
 
 def ln2_parts(v: Value) -> tuple[float, float]:
-    return _LN2[v.element]
+    return LN2_PARTS[v.element]
 
 
 def exp(f: Function, v: Value) -> Value:
     """Return e^v."""
     low, high = (-746.0, 710.0) if double(v) else (-105.0, 89.0)
-    n, r, tail = exp_parts(f, clamp_high(f, clamp_low(f, v, low), high))
+    v = clamp_high(f, clamp_low(f, v, low), high)
+    if f.target.avx512 and not double(v):
+        return vmath_pieces.exp(f, v)
+    n, r, tail = exp_parts(f, v)
     return scale(f, one_plus(f, r, tail), n)
 
 
@@ -80,9 +79,14 @@ def _exp2(f: Function, v: Value, coefficients: tuple[float, ...]) -> Value:
     magic = constant(f, v, layout(v).magic + 127.0)
     shifted = f.fadd(v, magic)
     r = f.fsub(v, f.fsub(shifted, magic))
-    fraction = f.fma(polynomial(f, coefficients, r), r, constant(f, v, 1.0))
+    fraction = exp2_part(f, r, coefficients)
     field = f.shl(f.cast("bitcast", shifted, vec(v.lanes, "i32")), 23)
     return f.fmul(fraction, f.cast("bitcast", field, v.type))
+
+
+def exp2_part(f: Function, r: Value, coefficients: tuple[float, ...] = _EXP2) -> Value:
+    """Return 2^r for f32 |r| <= 1/2."""
+    return f.fma(polynomial(f, coefficients, r), r, constant(f, r, 1.0))
 
 
 def sigmoid(f: Function, v: Value) -> Value:
@@ -127,6 +131,8 @@ def tanh(f: Function, v: Value) -> Value:
     With e = exp(-2|v|) it is (1 - e) / (1 + e) below 1/2, from e - 1 so that small arguments keep
     their bits, and 1 - 2e / (1 + e) above, where the quotient's error shrinks in the subtraction.
     """
+    if f.target.avx512 and not double(v):
+        return vmath_pieces.tanh(f, v)
     one = constant(f, v, 1.0)
     size = clamp_high(f, magnitude(f, v), pick(v, 10.0, 20.0))
     n, r, tail = exp_parts(f, f.fmul(size, constant(f, v, -2.0)))

@@ -1,5 +1,5 @@
 """
-Arithmetic on signed integers of 8 to 64 bits, which wraps, and on i1.
+Arithmetic on integers of 8 to 64 bits, which wraps, and on i1; unsigned ones have up to 32 bits.
 
 Nothing traps, whatever a lane holds: a divisor of 0 or -1 is replaced before the division, as is a
 shift count outside the width.
@@ -90,6 +90,37 @@ def _shift_right(f: Function, a: Value, b: Value) -> Value:
     return f.ashr(a, f.select(f.icmp("ult", b, width(a)), b, last))
 
 
+# Unsigned integers
+
+
+def _sign_unsigned(f: Function, v: Value) -> Value:
+    return f.cast("zext", f.icmp("ne", v, 0), v.type)
+
+
+def _divide_unsigned(f: Function, a: Value, b: Value) -> Value:
+    """Return the quotient rounded down, 0 for a divisor of 0; see `_quotient`."""
+    zero, one = f.icmp("eq", b, 0), f.icmp("eq", b, 1)
+    # Of other divisors than 1 the quotient is less than half of the range: a signed integer.
+    safe = f.select(f.binary("or", zero, one), f.constant(b.type, 2), b)
+    wide = vec(a.lanes, "double" if width(a) == 32 else "float")
+    x, y = (f.cast("uitofp", v, wide) for v in (a, safe))
+    whole = f.cast("fptosi", f.fdiv(x, y), vec(a.lanes, "i32"))
+    result = f.select(one, a, narrow(f, whole, a.element))
+    return f.select(zero, f.zero(a.type), result)
+
+
+def _mod_unsigned(f: Function, a: Value, b: Value) -> Value:
+    """Return a - b floor(a / b); 0 for a divisor of 0."""
+    rest = f.binary("sub", a, f.binary("mul", _divide_unsigned(f, a, b), b))
+    return f.select(f.icmp("eq", b, 0), f.zero(a.type), rest)
+
+
+def _shift_right_unsigned(f: Function, a: Value, b: Value) -> Value:
+    inside = f.icmp("ult", b, width(a))
+    shifted = f.lshr(a, f.select(inside, b, f.zero(b.type)))
+    return f.select(inside, shifted, f.zero(a.type))
+
+
 def widen(f: Function, v: Value) -> Value:
     """Return integers of at least 32 bits, by sign."""
     return f.cast("sext", v, vec(v.lanes, "i32")) if width(v) < 32 else v
@@ -120,4 +151,15 @@ BINARY: dict[str, Callable[[Function, Value, Value], Value]] = {
     "xor": lambda f, a, b: f.xor(a, b),
     "shl": _shift_left,
     "shr": _shift_right,
+}
+
+UNARY_UNSIGNED = {**UNARY, "abs": lambda f, v: v, "sign": _sign_unsigned}
+
+BINARY_UNSIGNED = {
+    **BINARY,
+    "div": _divide_unsigned,
+    "max": lambda f, a, b: f.select(f.icmp("ugt", a, b), a, b),
+    "min": lambda f, a, b: f.select(f.icmp("ult", a, b), a, b),
+    "mod": _mod_unsigned,
+    "shr": _shift_right_unsigned,
 }

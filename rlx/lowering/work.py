@@ -17,7 +17,7 @@ HEAVY = 8
 ROW_PASSES = 16
 """What a softmax or a norm takes for an element."""
 OTHER = 32
-"""What an operation with a kernel of its own takes for an element of its operands."""
+"""What an operation with a kernel of its own takes for an element of its operand or result."""
 
 
 def work_of(
@@ -51,7 +51,9 @@ def _work(op: Operation) -> tuple[int, tuple[str, ...]]:
         case _ if isinstance(op, (*mir.MAPS, *mir.MOVES, mir.ConstantOp, mir.IotaOp)):
             return _elements(result)
         case _:
-            return _elements(op.operands[0].type if op.operands else result, times=OTHER)
+            # A seed is small, whatever is made of it.
+            work = [_elements(v.type, times=OTHER) for v in (*op.operands[:1], *op.results[:1])]
+            return max(work, key=lambda term: (len(term[1]), term[0]))
 
 
 def _elements(type_: Attribute, *more: int | str, times: int = 1) -> tuple[int, tuple[str, ...]]:

@@ -18,13 +18,21 @@ DIALECTS: dict[str, tuple[str, str]] = {
     "loss": ("rlx.ops.loss", "Loss"),
     "grad": ("rlx.ops.grad", "Grad"),
     "indexing": ("rlx.ops.indexing", "Indexing"),
+    "cumulative": ("rlx.ops.cumulative", "Cumulative"),
     "random": ("rlx.ops.random", "Random"),
     "recurrent": ("rlx.ops.recurrent", "Recurrent"),
     "linalg": ("rlx.ops.linalg", "Linalg"),
+    "transformer": ("rlx.ops.transformer", "Transformer"),
+    "fused": ("rlx.ops.fused", "Fused"),
 }
 """Name of a dialect -> its module, and the name of its `Dialect` there."""
 
-MORE: tuple[str, ...] = ()
+MORE: tuple[str, ...] = (
+    "rlx.ops.records_primitives",
+    "rlx.ops.records_moves",
+    "rlx.ops.records_sequence",
+    "rlx.ops.records_hir",
+)
 """Modules with records of operations whose classes are in `rlx.dialects`."""
 
 

@@ -15,6 +15,7 @@ from rlx.dialects.common import dims_of, element_of, tensor
 from rlx.dialects.kinds import BinaryKind, CompareKind
 from rlx.dialects.named import NamedOp
 from rlx.dialects.writer import Writer
+from rlx.ops import tensor_maps, tensor_moves
 from rlx.ops.record import FLOATS, INTEGERS, MOVE, ROWS, Array, Case, Record
 from rlx.ops.samples import Draw
 
@@ -136,6 +137,8 @@ def _sample_trilu(draw: Draw) -> Case:
 
 _ALL = (*FLOATS, *INTEGERS)
 RECORDS = (
+    *tensor_maps.RECORDS,
+    *tensor_moves.RECORDS,
     Record(ClampOp, (OpKind.CLAMP,), ROWS, _ALL, _clamp, _sample_clamp, _expand_clamp),
     Record(TileOp, (OpKind.TILE,), MOVE, _ALL, _tile, _sample_tile, _expand_tile),
     Record(TriluOp, (OpKind.TRILU,), ROWS, _ALL, _trilu, _sample_trilu, _expand_trilu),

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import prod
 from typing import TYPE_CHECKING, Any, cast
 
 from xdsl.ir import Attribute, SSAValue
@@ -127,9 +126,7 @@ class Windows:
     def shifted(self, padded: Array, counts: Sequence[int], offset: Sequence[int]) -> Array:
         """Return the element at an offset of each window of a padded array."""
         places = zip(offset, self.dilation, self.stride, counts, strict=True)
-        return padded[
-            (..., *(slice(j * d, j * d + (n - 1) * s + 1, s) for j, d, s, n in places))
-        ]
+        return padded[(..., *(slice(j * d, j * d + (n - 1) * s + 1, s) for j, d, s, n in places))]
 
     def padded(self, x: Array, fill: Any = 0) -> Array:
         """Return an array with the padding around its last axes."""
@@ -163,5 +160,3 @@ def draw_spatial(draw: Draw, size: Sequence[int], most: int) -> tuple[int, ...]:
     """Return sizes of spatial axes that hold the windows of `draw_windows` without padding."""
     room = max(int(most ** (1 / len(size))), 1)
     return tuple(draw.size(2 * (k - 1) + 1, max(room, 2 * (k - 1) + 1)) for k in size)
-
-

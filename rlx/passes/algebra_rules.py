@@ -161,7 +161,7 @@ class ApplyTwice(ValueRule[mir.UnaryOp]):
             return inner.input
         if (kind == first and kind in _IDEMPOTENT) or (kind in _WHOLE[:3] and first in _WHOLE):
             return op.input
-        if kind is U.ABS and first is U.NEG:
+        if kind is U.ABS and first is U.NEG and not infer.is_unsigned(element_of(op.input.type)):
             return [mir.UnaryOp(U.ABS, inner.input)]
         return None
 

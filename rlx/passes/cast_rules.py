@@ -25,22 +25,25 @@ _DIGITS: Mapping[Attribute, int] = {f16: 11, bf16: 8, f32: 24, f64: 53}
 """The digits of whole numbers that each type of float has."""
 
 
-def _width(element: Attribute) -> int | None:
-    """Return the bits of an integer with its sign, None for a float."""
+def _range(element: Attribute) -> tuple[int, int] | None:
+    """Return the least and the greatest integer of a type, None for a float."""
     if not isinstance(element, IntegerType):
         return None
-    return 2 if element == i1 else cast(IntegerType, element).width.data
+    width = cast(IntegerType, element).width.data
+    if element == i1 or infer.is_unsigned(element):
+        return 0, 2**width - 1
+    return -(2 ** (width - 1)), 2 ** (width - 1) - 1
 
 
 def _keeps(source: Attribute, target: Attribute) -> bool:
     """Return whether a cast keeps every value of a type."""
-    width, wider = _width(source), _width(target)
-    if width is None:
+    found, wider = _range(source), _range(target)
+    if found is None:
         return target == f64 or (target == f32 and source in infer.STORAGE)
     if wider is not None:
-        return target != i1 and width <= wider
-    # The least integer of a type is a power of two: its digits are one less than its bits.
-    return width - 1 <= _DIGITS[target]
+        return target != i1 and wider[0] <= found[0] and found[1] <= wider[1]
+    # The least integer of a type is a power of two: it has no more digits than the greatest.
+    return found[1].bit_length() <= _DIGITS[target]
 
 
 class ComposeCasts(ValueRule[mir.CastOp]):
@@ -61,13 +64,12 @@ class ComposeCasts(ValueRule[mir.CastOp]):
 
     def _is_one(self, first: Attribute, middle: Attribute, last: Attribute) -> bool:
         """Return whether a cast by way of a type is the same as one without."""
-        types = (first, middle, last)
-        if all(_width(t) is not None and t != i1 for t in types):
-            if _keeps(last, middle) and _keeps(middle, first):
-                return True  # it wraps, and wraps again
+        sizes = [t.size for t in (first, middle, last) if t in infer.INTEGERS]
+        if len(sizes) == 3 and sizes[2] <= sizes[1]:
+            return True  # the low bits of the low bits
         # From a float, an integer that does not fit is the nearest; from an integer it wraps.
-        wraps = _width(first) is not None and _width(last) is not None and last != i1
-        alike = not wraps or _width(middle) is not None or _keeps(first, last)
+        wraps = _range(first) is not None and _range(last) is not None and last != i1
+        alike = not wraps or _range(middle) is not None or _keeps(first, last)
         return alike and _keeps(first, middle)
 
 

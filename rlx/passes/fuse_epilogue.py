@@ -135,7 +135,11 @@ class MoveIntoDotKernel(RewritePattern):
     fusion: Fusion
 
     @op_type_rewrite_pattern
-    def match_and_rewrite(self, op: mir.UnaryOp | mir.BinaryOp, rewriter: PatternRewriter) -> None:
+    def match_and_rewrite(
+        self,
+        op: mir.UnaryOp | mir.BinaryOp | mir.CastOp | mir.CompareOp | mir.SelectOp,
+        rewriter: PatternRewriter,
+    ) -> None:
         if launch_of(op) is not op:
             return
         owners = (v.owner for v in op.operands)

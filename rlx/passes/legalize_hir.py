@@ -19,6 +19,7 @@ from rlx.dialects.named import NamedOp
 from rlx.dialects.writer import Writer
 from rlx.ops.registry import record_of
 from rlx.passes.diagnostics import IrError
+from rlx.passes.scan_loops import loop
 
 Lowered = tuple[Sequence[Operation], Sequence[SSAValue]]
 """New operations in order, and the values that stand for the old results."""
@@ -124,6 +125,8 @@ def _lower(op: Operation, states: dict[str, hir.StateOp]) -> Lowered | None:
             callee, n = op.callee.root_reference.data, len(op.res)
             first, last = op.first.value.data, op.last.value.data
             return _one(mir.RepeatOp(callee, first, last, op.arguments, n))
+        case hir.ScanOp():
+            return loop(op)
         case NamedOp() if not op.LAUNCHED:
             return _written_out(op)
         case _:

@@ -14,7 +14,7 @@ from rlx.dialects import mir
 from rlx.dialects.common import dims_of
 from rlx.dialects.ops import numbers
 from rlx.dialects.writer import fill
-from rlx.passes.matching import Replacement, Rule, ValueRule, splat_of
+from rlx.passes.matching import Replacement, Rule, ValueRule, is_number, splat_of
 
 
 class DropIdentityMove(ValueRule[Operation]):
@@ -107,14 +107,69 @@ class ComposeSlices(ValueRule[mir.SliceOp]):
         return [mir.SliceOp(inner.input, starts, op.result.type, steps)]
 
 
+class ComposePads(ValueRule[mir.PadOp]):
+    """pad(pad x) --> pad x, of one value; a pad of nothing --> x."""
+
+    ops = (mir.PadOp,)
+
+    def replacement(self, op: mir.PadOp) -> Replacement:
+        counts = [numbers(n) for n in (op.low, op.high, op.between)]
+        if not any(map(any, counts)):
+            return op.input
+        inner = op.input.owner
+        if not isinstance(inner, mir.PadOp) or inner.fill != op.fill or any(counts[2]):
+            return None
+        low, high = (
+            [a + b for a, b in zip(numbers(first), then, strict=True)]
+            for first, then in zip((inner.low, inner.high), counts[:2], strict=True)
+        )
+        between = numbers(inner.between)
+        return [mir.PadOp(inner.input, op.fill, low, high, between, op.result.type)]
+
+
+class WindowsSideBySide(ValueRule[mir.WindowOp]):
+    """Windows that share no element and leave out none --> reshape."""
+
+    ops = (mir.WindowOp,)
+
+    def replacement(self, op: mir.WindowOp) -> Replacement:
+        size, axis = op.size.value.data, op.axis.value.data
+        count = dims_of(op.result.type)[axis]
+        if count * size != dims_of(op.input.type)[axis] or (size > 1 and op.step.value.data > 1):
+            return None
+        if count != 1 and op.stride.value.data != size:
+            return None
+        return [mir.ReshapeOp(op.input, op.result.type)]
+
+
+class ComposeReverses(ValueRule[mir.ReverseOp]):
+    """reverse(reverse x) --> reverse x of the axes of one of them; of axes of size 1 --> x."""
+
+    ops = (mir.ReverseOp,)
+
+    def replacement(self, op: mir.ReverseOp) -> Replacement:
+        dims, axes, source = dims_of(op.input.type), set(numbers(op.axes)), op.input
+        if isinstance(source.owner, mir.ReverseOp):
+            axes ^= set(numbers(source.owner.axes))
+            source = source.owner.input
+        kept = sorted(axis for axis in axes if dims[axis] != 1)
+        if not kept:
+            return source
+        if source is op.input and len(kept) == len(axes):
+            return None
+        return [mir.ReverseOp(source, kept)]
+
+
 class MoveOfFill(ValueRule[Operation]):
     """Move a tensor that is one number throughout --> that number in the moved shape."""
 
-    ops = (mir.ReshapeOp, mir.TransposeOp, mir.SliceOp)
+    ops = (mir.ReshapeOp, mir.TransposeOp, mir.SliceOp, mir.WindowOp, mir.ReverseOp, mir.PadOp)
 
     def replacement(self, op: Operation) -> Replacement:
         number = splat_of(op.operands[0])
-        return None if number is None else fill(number, op.results[0].type)
+        if number is None or (isinstance(op, mir.PadOp) and not is_number(op.fill, number)):
+            return None
+        return fill(number, op.results[0].type)
 
 
 class MergeConcats(ValueRule[mir.ConcatOp]):
@@ -140,6 +195,9 @@ MOVE_RULES: Sequence[Rule] = (
     ComposeTransposes(),
     TransposeOfOnes(),
     ComposeSlices(),
+    ComposePads(),
+    WindowsSideBySide(),
+    ComposeReverses(),
     MoveOfFill(),
     MergeConcats(),
 )

@@ -141,8 +141,8 @@ def in_place(block: Block) -> set[tuple[int, int]]:
     """
     last = block.last_op
     assert isinstance(last, mir.YieldOp)
-    if isinstance(block.first_op, mir.NamedOp):
-        return _named_in_place(block.first_op, block)
+    if isinstance(block.first_op, mir.NamedOp | mir.GatedDeltaNetOp):
+        return _alone_in_place(block.first_op, block)
     if any(isinstance(op, mir.DotOp) for op in block.ops):
         # The sums of a product are collected where its result will be.
         return set()
@@ -166,15 +166,21 @@ def in_place(block: Block) -> set[tuple[int, int]]:
     return pairs
 
 
-def _named_in_place(op: mir.NamedOp, block: Block) -> set[tuple[int, int]]:
+def _alone_in_place(op: mir.NamedOp | mir.GatedDeltaNetOp, block: Block) -> set[tuple[int, int]]:
     """Return the pairs of an operation with a kernel of its own, of operands that it has once."""
     last = block.last_op
     assert isinstance(last, mir.YieldOp)
     yielded = list(last.arguments)
+    pairs: list[tuple[SSAValue, SSAValue]] = []
+    if isinstance(op, mir.NamedOp):
+        pairs += [(op.args[i], op.res[o]) for i, o in op.IN_PLACE if i < len(op.args)]
+    elif op.state is not None:
+        # A thread reads the state of its columns before all rows, and writes it after them.
+        pairs.append((op.state, op.final))
     return {
-        (block.args.index(op.args[i]), yielded.index(op.res[o]))
-        for i, o in op.IN_PLACE
-        if i < len(op.args) and op.args[i].has_one_use() and op.res[o] in yielded
+        (block.args.index(read), yielded.index(written))
+        for read, written in pairs
+        if read.has_one_use() and written in yielded
     }
 
 

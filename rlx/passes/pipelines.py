@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 TO_MIR = (
     "legalize-hir,constant-fold,simplify-algebra,eliminate-moves,cse,dce,hoist-params,"
-    "fuse-attention,fuse-shared-input,fuse-epilogue,fuse-norm,fuse-residual-norm,fuse-rows,"
-    "derive-phases"
+    "fuse-attention,fuse-shared-input,fuse-epilogue,fuse-prologue,fuse-norm,fuse-residual-norm,"
+    "fuse-rows,derive-phases"
 )
 """
 From HIR to MIR that is ready to be planned.

@@ -77,7 +77,8 @@ class ReduceBroadcast(ValueRule[mir.ReduceOp]):
         if not sums:
             return made
         width = cast(IntegerType, element_of(op.input.type)).width.data
-        times = fill((count + 2 ** (width - 1)) % 2**width - 2 ** (width - 1), op.result.type)
+        least = 0 if infer.is_unsigned(element_of(op.input.type)) else -(2 ** (width - 1))
+        times = fill((count - least) % 2**width + least, op.result.type)
         product = mir.BinaryOp(BinaryKind.MUL, made[-1].results[0], times[-1].results[0])
         return [*made, *times, product]
 

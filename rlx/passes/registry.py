@@ -29,6 +29,7 @@ PASSES: dict[str, Callable[[], type[ModulePass]]] = {
         "legalize-hir",
         "fuse-shared-input",
         "fuse-epilogue",
+        "fuse-prologue",
         "fuse-norm",
         "set-precision",
         "fuse-attention",

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from xdsl.dialects.builtin import i8
 from xdsl.dialects.func import FuncOp, ReturnOp
 from xdsl.ir import Attribute, Block, Operation, SSAValue
 
@@ -169,7 +168,7 @@ class Schedule:
             return None
         if kernel in self.zeroed:
             return self.zeroed[kernel]
-        buffer = self.buffer(tensor([need.size], i8))
+        buffer = self.buffer(need.type)
         if need.zeroed:
             buffer.whole_run = buffer.zeroed = True
             self.zeroed[kernel] = buffer

@@ -118,18 +118,19 @@ def _check_scratch(program: Program, op: lir.LaunchOp, kernel: lir.KernelOp) -> 
     """A launch has scratch where its kernel needs it, large enough, and zeroed if need be."""
     need = scratch_of(kernel, program.table)
     if (need is None) != (op.scratch is None):
-        wanted = "no scratch" if need is None else f"scratch of {need.size} bytes"
+        wanted = "no scratch" if need is None else f"scratch {spell(need.type)}"
         fail(op, f"@{kernel.sym_name.data} needs {wanted}")
     if need is None or op.scratch is None:
         return
     slot = op.scratch.owner
     if not isinstance(slot, lir.SlotOp):
         fail(op, "expected a slot as scratch")
-    if slot.size.value.data < need.size or (need.zeroed and slot.zeroed is None):
+    size = _bytes(program, op, need.type)
+    if slot.size.value.data < size or (need.zeroed and slot.zeroed is None):
         zeroed = " zeroed" if need.zeroed else ""
         fail(
             op,
-            f"@{kernel.sym_name.data} needs{zeroed} scratch of {need.size} bytes, "
+            f"@{kernel.sym_name.data} needs{zeroed} scratch of {size} bytes, "
             f"got {slot.size.value.data}",
         )
 

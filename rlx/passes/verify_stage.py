@@ -34,6 +34,7 @@ STAGES: dict[str, dict[str, str]] = {
         "func.func": f"{_HIR} func.return",
         "mir.if": f"{_HIR} mir.yield",
         "mir.while": f"{_HIR} mir.yield",
+        "hir.scan": f"{_HIR} mir.yield",
     },
     "mir": {
         "builtin.module": "hir.weight hir.state func.func",

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from xdsl.dialects.builtin import bf16, f16, f32, f64, i1
 from xdsl.ir import Attribute
 
-from rlx.dialects.infer import FLOATS, INTEGERS
+from rlx.dialects.infer import FLOATS, INTEGERS, is_unsigned
 from rlx.dialects.kinds import BinaryKind, CompareKind, UnaryKind
 
 Array: TypeAlias = NDArray[Any]
@@ -26,7 +26,7 @@ Float: TypeAlias = type[np.float32] | type[np.float64]
 DTYPES: dict[Attribute, np.dtype[Any]] = {
     i1: np.dtype(np.bool_),
     f64: np.dtype(np.float64),
-    **{element: np.dtype(f"i{size}") for element, size in zip(INTEGERS, (1, 2, 4, 8), strict=True)},
+    **{e: np.dtype(f"{'u' if is_unsigned(e) else 'i'}{e.size}") for e in INTEGERS},
 }
 """Dtypes of the arrays that don't depend on the reference's precision."""
 BF16_LOWEST, BF16_DIGITS, BF16_INFINITY = -126, 7, 2.0**128
@@ -172,8 +172,10 @@ def _shift(a: Array, b: Array, left: bool) -> Array:
     width = a.dtype.itemsize * 8
     inside = (b >= 0) & (b < width)
     # A shift right by all digits but the sign's leaves the sign.
-    count = np.where(inside, b, 0 if left else width - 1).astype(b.dtype)
-    return np.where(inside, a << count, 0).astype(a.dtype) if left else a >> count
+    signed = a.dtype.kind == "i"
+    count = np.where(inside, b, width - 1 if signed else 0).astype(b.dtype)
+    shifted = a << count if left else a >> count
+    return shifted if signed and not left else np.where(inside, shifted, 0).astype(a.dtype)
 
 
 BINARY: dict[BinaryKind, Callable[[Array, Array], Array]] = {

@@ -392,6 +392,20 @@ def _(op: mir.WhileOp, scope: Scope, *inits: Array) -> Sequence[Array]:
     raise RlxError(f"reference: mir.while: its condition still holds after {MAX_TURNS} turns")
 
 
+@evaluate.register
+def _(op: hir.ScanOp, scope: Scope, *args: Array) -> Sequence[Array]:
+    count = len(op.inits)
+    carried, xs = list(args[:count]), args[count:]
+    stacked = [np.zeros(scope.shape(r.type), scope.dtype(r.type)) for r in op.res[count:]]
+    for i in range(scope.size(op.length)):
+        elements = [np.asarray(x[i]) for x in xs]
+        made = scope.enter("body of hir.scan", op.body.block, [*carried, *elements])
+        carried = made[:count]
+        for stack, output in zip(stacked, made[count:], strict=True):
+            stack[i] = output
+    return [*carried, *stacked]
+
+
 def _primitive(op: Operation, scope: Scope, *args: Array) -> Sequence[Array]:
     shape = scope.shape(op.results[0].type)
     return [np.asarray(compute(op, shape, scope.reference.dtype, *args))]

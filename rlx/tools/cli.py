@@ -68,6 +68,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_generate(commands.add_parser("generate", help="let a language model continue a text"))
     _add_inspect(commands.add_parser("inspect", help="print a model's IR at a stage"))
     _add_plan(commands.add_parser("plan", help="plan the memory of the buffers in a file"))
+    _add_ops(commands.add_parser("ops", help="print the table of operations"))
     return parser
 
 
@@ -135,6 +136,14 @@ def _add_plan(parser: argparse.ArgumentParser) -> None:
     add("--debug", action="store_true", help="show the traceback of an error")
 
 
+def _add_ops(parser: argparse.ArgumentParser) -> None:
+    parser.description = (
+        "Prints every operation: the elements it computes on, the family of its kernels, whether "
+        "it is written out in primitives, and the kinds of the contract that it is."
+    )
+    parser.add_argument("--json", action="store_true", help="print a JSON array of objects")
+
+
 # Commands
 
 
@@ -156,6 +165,13 @@ def _plan(args: argparse.Namespace) -> None:
 
     report = plan_file(args.file, args.alignment, args.effort)
     print(json.dumps(report.as_json()) if args.json else report.as_text(args.offsets))
+
+
+def _ops(args: argparse.Namespace) -> None:
+    from rlx.tools import ops
+
+    table = ops.rows()
+    print(json.dumps(ops.as_json(table)) if args.json else ops.as_text(table))
 
 
 def _prompt_text(args: argparse.Namespace) -> str | None:
@@ -286,9 +302,11 @@ def _run(args: Sequence[str]) -> None:
         _inspect(parsed)
     elif parsed.command == "plan":
         _plan(parsed)
+    elif parsed.command == "ops":
+        _ops(parsed)
     else:
         raise RlxError(
-            "expected a command, generate, inspect or plan (rlx --help lists the options)"
+            "expected a command, generate, inspect, plan or ops (rlx --help lists the options)"
         )
 
 

@@ -102,7 +102,8 @@ def dtype_of(io: Io) -> np.dtype[Any]:
     """Return the numpy dtype of an input or output: `f32` is `float32`, and `i1` is `bool`."""
     if io.dtype == "i1":
         return np.dtype(bool)
-    return np.dtype(f"{io.dtype[0]}{int(io.dtype[1:]) // 8}")
+    name = io.dtype.replace("ui", "u")
+    return np.dtype(f"{name[0]}{int(name[1:]) // 8}")
 
 
 def random_input(io: Io, shape: tuple[int, ...], seed: int) -> NDArray[Any]:

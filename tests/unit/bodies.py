@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 from kernels import Buffer, Kernel
-from xdsl.dialects.builtin import f32, f64
+from xdsl.dialects.builtin import IntegerType, Signedness, f16, f32, f64, i1, i32, i64
 from xdsl.ir import Attribute, Block, Operation, SSAValue
 
 from rlx.dialects.common import Dim, DimDef, DimTable, dims_of, element_of, tensor
@@ -15,7 +15,17 @@ from rlx.lowering.body import Body
 from rlx.lowering.emitter import Module
 from rlx.lowering.target import Target
 
-ELEMENTS: dict[type, Attribute] = {np.float32: f32, np.float64: f64}
+ELEMENTS: dict[type, Attribute] = {
+    np.float32: f32,
+    np.float64: f64,
+    np.int8: IntegerType(8),
+    np.uint8: IntegerType(8, Signedness.UNSIGNED),
+    np.int32: i32,
+    np.int64: i64,
+    np.float16: f16,
+    np.bool_: i1,
+}
+_DTYPES = {element: dtype for dtype, element in ELEMENTS.items()}
 
 
 def block_of(
@@ -68,7 +78,7 @@ class Compiled:
         """Run every thread's share, one after the other; buffers start `offset` past a line."""
         ins = [Buffer.of(a, offset) for a in arrays]
         shapes = [[sizes.get(str(d), d) for d in dims_of(t)] for t in self.types]
-        dtypes = [np.float32 if element_of(t) == f32 else np.float64 for t in self.types]
+        dtypes = [_DTYPES[element_of(t)] for t in self.types]
         outs = [
             Buffer(int(np.prod(shape)) * np.dtype(dtype).itemsize, offset)
             for shape, dtype in zip(shapes, dtypes, strict=True)

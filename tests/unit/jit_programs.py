@@ -50,7 +50,7 @@ def inputs(sizes: tuple[int, int], seed: int, special: bool = False) -> list[np.
 Maker = Callable[[int, int], Callable[..., Any]]
 
 
-def _unary(f: Callable[[Any], Any]) -> Maker:
+def _unary(f: Callable[..., Any]) -> Maker:
     return lambda p, q: f
 
 
@@ -83,7 +83,15 @@ def _scalar(op: Callable[..., Any]) -> Maker:
 
 def _cast(p: int, q: int) -> Callable[..., Any]:
     dtypes = [np.float32, np.float64, np.int32, np.int64, np.int8, np.bool_, np.float16, np.int16]
-    return lambda x: x.astype(dtypes[p % len(dtypes)])
+    dtype = np.dtype(dtypes[p % len(dtypes)])
+
+    def f(x: Any) -> Any:
+        if x.dtype.kind == "f" and dtype.kind == "i":
+            # What an integer can't hold is cast in no one way.
+            x = np.where(np.isfinite(x), np.clip(x, -100, 100), 0)
+        return x.astype(dtype)
+
+    return f
 
 
 def _reduction(name: str) -> Maker:
@@ -106,7 +114,7 @@ def _stacked(p: int, q: int) -> Callable[..., Any]:
 
 
 def _reshape(p: int, q: int) -> Callable[..., Any]:
-    return lambda x: [x.reshape(-1), x.reshape(-1, 1), x.reshape(1, -1), x.reshape(x.shape + (1,)),
+    return lambda x: [x.reshape(-1), x.reshape(-1, 1), x.reshape(1, -1), x.reshape((*x.shape, 1)),
                       np.expand_dims(x, q % 2)][p % 5]  # fmt: skip
 
 
@@ -131,17 +139,23 @@ def _repeated(p: int, q: int) -> Callable[..., Any]:
     return lambda x: np.repeat(x, 1 + p % 3, axis=0) if q % 2 else np.tile(x, (1 + p % 2, 2))
 
 
+def _number(x: Any) -> Any:
+    """What is NaN as 0: its sign is nobody's choice."""
+    return np.where(np.isnan(x), 0, x)
+
+
 EXACT: list[tuple[int, Maker]] = [
     *((2, _unary(f)) for f in (np.add, np.subtract, np.multiply, np.maximum, np.minimum)),
     *((2, _unary(f)) for f in (np.less, np.equal, np.greater_equal, np.not_equal)),
-    *((2, _unary(f)) for f in (np.fmax, np.fmin, np.logical_and, np.logical_or, np.copysign)),
+    *((2, _unary(f)) for f in (np.fmax, np.fmin, np.logical_and, np.logical_or)),
+    (2, _unary(lambda x, y: np.copysign(x, _number(y)))),
     (2, _unary(np.floor_divide)), (2, _unary(np.remainder)), (2, _unary(np.fmod)),
     (2, _unary(np.bitwise_and)), (2, _unary(np.bitwise_xor)),
     *((1, _unary(f)) for f in (np.negative, np.abs, np.sign, np.floor, np.ceil, np.rint)),
     *((1, _unary(f)) for f in (np.trunc, np.logical_not, np.isnan, np.isfinite, np.isinf)),
-    (1, _unary(np.square)), (1, _unary(np.signbit)), (1, _unary(np.invert)),
+    (1, _unary(np.square)), (1, _unary(lambda x: np.signbit(_number(x)))), (1, _unary(np.invert)),
     *((1, _scalar(f)) for f in (np.add, np.multiply, np.subtract, np.maximum, np.less)),
-    *((1, _sliced),) * 5, (1, _cast), (1, _cast),
+    *((1, _sliced),) * 5, (1, _reversed), (1, _reversed), (1, _cast), (1, _cast),
     *((1, _reduction(n)) for n in ("sum", "max", "min", "any", "all", "argmax", "argmin")),
     (1, _reduction("count_nonzero")), (2, _join), (2, _join), (2, _stacked), (1, _reshape),
     (1, _reshape), (1, _transposed), (2, _where), (2, _where), (1, _gathered), (1, _rolled),
@@ -160,7 +174,7 @@ SMOOTH: list[tuple[int, Maker]] = [
     (1, _unary(lambda x: np.arcsin(np.sin(x) * 0.5))), (1, _unary(lambda x: x / x.shape[0])),
     (1, _unary(lambda x: np.einsum("ij,kj->ik", x, x))),
     *((1, _scalar(f)) for f in (np.add, np.multiply, np.subtract)),
-    *((1, _sliced),) * 4,
+    *((1, _sliced),) * 4, (1, _reversed),
     *((1, _reduction(n)) for n in ("sum", "mean", "var", "std", "max")),
     (2, _join), (2, _stacked), (1, _reshape), (1, _transposed), (1, _gathered), (1, _repeated),
 ]  # fmt: skip

@@ -25,8 +25,12 @@ DTYPES: dict[str, type] = {
     "i32": np.int32,
     "i64": np.int64,
     "i1": np.bool_,
+    "u8": np.uint8,
+    "u32": np.uint32,
 }
 """Element -> dtype of an array of them; f16 and bf16 as bits."""
+TYPES = {"u8": "i8", "u32": "i32"}
+"""Element -> LLVM's type of it, where that isn't its name."""
 
 LEVELS = [level for level in levels() if level != "alderlake"]
 """Instruction-set levels whose element-wise code differs."""
@@ -85,7 +89,7 @@ def _load(f: Function, element: str, pointer: Value, i: Value, lanes: int) -> Va
     at = f.at(pointer, i, _size(element))
     if element == "i1":
         return f.cast("trunc", f.load(vec(lanes, "i8"), at, align=1), vec(lanes, "i1"))
-    return f.load(vec(lanes, element), at, align=1)
+    return f.load(vec(lanes, TYPES.get(element, element)), at, align=1)
 
 
 def _size(element: str) -> int:

@@ -26,11 +26,12 @@ from xdsl.utils.exceptions import VerifyException
 
 from rlx.dialects import mir
 from rlx.dialects.common import DIMS, DimDef, DimTableAttr, dims_of, element_of, tensor
+from rlx.dialects.infer import U8
 from rlx.dialects.kinds import BinaryKind, CompareKind, ReduceKind, UnaryKind
 
 B, R, U = BinaryKind, ReduceKind, UnaryKind
 SHAPES = [(), (4,), (1, 4), (4, 4), ("seq", 4), (4, "seq"), (2, "seq", 4), (6, 4), (1, 1)]
-ARITHMETIC = (f32, f64, i8, i32, i64)
+ARITHMETIC = (f32, f64, i8, i32, i64, U8)
 INPUTS = {
     "x": tensor(["seq", 4]),
     "y": tensor([4, 4]),
@@ -163,6 +164,7 @@ class Program:
         number = self.rng.choice(NUMBERS)
         whole = isinstance(element, IntegerType)
         number = int(abs(number) > 0) if element == i1 else int(number) if whole else float(number)
+        number = abs(number) if element == U8 else number
         dims = dims_of(type_)
         named = any(isinstance(d, str) for d in dims)
         scalar = named or self.rng.random() < 0.5
@@ -175,6 +177,7 @@ class Program:
     def step(self, depth: int) -> None:
         kinds = [self.unary, self.binary, self.binary, self.compare, self.select, self.cast]
         kinds += [self.move, self.move, self.slice, self.concat, self.gather, self.reduce]
+        kinds += [self.pad, self.window, self.reverse]
         kinds += [self.constant, self.iota, self.chain, self.chain, self.chain]
         if depth > 0:
             kinds += [lambda: self.branch(depth), lambda: self.loop(depth)]
@@ -266,6 +269,36 @@ class Program:
                 dims[axis] = int(self.rng.integers(1, most + 1))
         self.checked(mir.SliceOp(x, starts, tensor(dims, element_of(x.type)), steps))
 
+    def pad(self) -> None:
+        """A pad, often of a pad, and of the same number."""
+        x = self.recent()
+        dims = dims_of(x.type)
+        inner = x.owner if isinstance(x.owner, mir.PadOp) else None
+        fill = inner.fill if inner and self.rng.random() < 0.7 else None
+        fill = self.filled(tensor([], element_of(x.type))) if fill is None else fill
+        counts = [
+            [int(self.rng.integers(3)) if isinstance(d, int) and d < 8 else 0 for d in dims]
+            for _ in range(3)
+        ]
+        if self.rng.random() < 0.5:
+            counts[2] = [0] * len(dims)
+        self.checked(mir.PadOp(x, fill, *counts))
+
+    def window(self) -> None:
+        x = self.recent()
+        numbers = [(a, d) for a, d in enumerate(dims_of(x.type)) if isinstance(d, int) and d]
+        if not numbers or len(dims_of(x.type)) > 3:
+            return
+        axis, n = numbers[self.rng.integers(len(numbers))]
+        size = int(self.rng.integers(1, n + 1))
+        stride = size if self.rng.random() < 0.6 else int(self.rng.integers(1, 3))
+        self.add(mir.WindowOp(x, axis, size, stride))
+
+    def reverse(self) -> None:
+        x = self.recent()
+        axes = [a for a in range(len(dims_of(x.type))) if self.rng.random() < 0.6]
+        self.add(mir.ReverseOp(x, axes))
+
     def concat(self) -> None:
         x = self.recent()
         dims = list(dims_of(x.type))
@@ -320,12 +353,12 @@ class Program:
     def constant(self) -> None:
         static = [s for s in SHAPES if all(isinstance(d, int) for d in s)]
         shape = static[self.rng.integers(len(static))]
-        element = (*ARITHMETIC, i1)[self.rng.integers(6)]
+        element = (*ARITHMETIC, i1)[self.rng.integers(len(ARITHMETIC) + 1)]
         count = int(np.prod(shape))
         if element == i1:
             values = self.rng.integers(0, 2, count).tolist()
         elif isinstance(element, IntegerType):
-            values = self.rng.integers(-9, 10, count).tolist()
+            values = self.rng.integers(0 if element == U8 else -9, 10, count).tolist()
         else:
             values = (self.rng.integers(-9, 10, count) / 4).tolist()
         self.add(mir.ConstantOp(DenseIntOrFPElementsAttr.from_list(tensor(shape, element), values)))
@@ -333,7 +366,7 @@ class Program:
     def iota(self) -> None:
         shape = SHAPES[1:][self.rng.integers(len(SHAPES) - 1)]
         axis = int(self.rng.integers(len(shape)))
-        self.add(mir.IotaOp(axis, tensor(shape, ARITHMETIC[self.rng.integers(5)])))
+        self.add(mir.IotaOp(axis, tensor(shape, ARITHMETIC[self.rng.integers(len(ARITHMETIC))])))
 
     def chain(self) -> None:
         """Operations that only the next one uses."""

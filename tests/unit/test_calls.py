@@ -23,8 +23,8 @@ M = "tensor<?x?xf32, #hir.dims<m, m>>"
 # Two products, so that a buffer without a bound lies between two kernels.
 TEXT = f"""
 builtin.module attributes {{rlx.dims = #hir.dim_table<n = 0 to any, m = 0 to any>}} {{
-  func.func @main(%x: {T} {{rlx.name = "x"}}, %w: {M} {{rlx.name = "w"}}, %s: {S} {{rlx.name = "s"}})
-      -> ({T} {{rlx.name = "y"}}, {T} {{rlx.name = "z"}}) {{
+  func.func @main(%x: {T} {{rlx.name = "x"}}, %w: {M} {{rlx.name = "w"}},
+                  %s: {S} {{rlx.name = "s"}}) -> ({T} {{rlx.name = "y"}}, {T} {{rlx.name = "z"}}) {{
     %a = mir.dot %x, %w : {T}, {M} -> {T}
     %b = mir.dot %a, %w : {T}, {M} -> {T}
     %t = mir.broadcast %s : {S} -> {T}
@@ -168,7 +168,7 @@ def test_threads_that_call_one_program_at_once_get_their_own_results():
                 x, w = inputs(*shape, seed=seed * 100 + i)
                 outs = tuple(np.empty(shape, np.float32) for _ in range(2))
                 check(run(call, x, w, float(seed), outs=outs), x, w, float(seed))
-        except BaseException as e:  # noqa: BLE001 (it is shown below)
+        except BaseException as e:  # It is shown below.
             failures.append(e)
 
     threads = [threading.Thread(target=work, args=(i,)) for i in range(4)]
@@ -192,7 +192,7 @@ def test_a_forked_child_calls_what_its_parent_prepared():
             try:
                 check(run(call, x, w, 3.0), x, w, 3.0)
                 os._exit(0)
-            except BaseException:  # noqa: BLE001 (the child must not run on in this test)
+            except BaseException:
                 os._exit(1)
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
     check(run(call, x, w, 4.0), x, w, 4.0)
@@ -202,12 +202,12 @@ def test_an_unused_tuple_is_told_from_a_used_one():
     for count in (1, 2, 3):
         pool = [tuple(np.empty(2) for _ in range(count))]
         for outs in pool:
-            assert calls._unused(outs)  # noqa: SLF001
+            assert calls._unused(outs)
         del outs
         user = pool[0]
         for outs in pool:
-            assert not calls._unused(outs)  # noqa: SLF001
+            assert not calls._unused(outs)
         user = pool[0][count - 1]
         for outs in pool:
-            assert not calls._unused(outs)  # noqa: SLF001
+            assert not calls._unused(outs)
         assert sys.getrefcount(user) > 2

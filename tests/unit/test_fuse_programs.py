@@ -23,6 +23,7 @@ from rlx.passes.fuse_attention import FuseAttentionPass
 from rlx.passes.fuse_common import MAX_OPERATIONS
 from rlx.passes.fuse_epilogue import FuseEpiloguePass
 from rlx.passes.fuse_norm import FuseNormPass
+from rlx.passes.fuse_prologue import FuseProloguePass
 from rlx.passes.fuse_residual_norm import FuseResidualNormPass
 from rlx.passes.fuse_rows import FuseRowsPass
 from rlx.passes.fuse_shared_input import FuseSharedInputPass
@@ -38,6 +39,7 @@ FUSIONS = (
     FuseAttentionPass,
     FuseSharedInputPass,
     FuseEpiloguePass,
+    FuseProloguePass,
     FuseNormPass,
     FuseResidualNormPass,
     FuseRowsPass,

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections import namedtuple
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -107,6 +107,8 @@ def test_static_arguments(rng: np.random.Generator):
     assert f.stats.compilations == 3
     f(x[:3], 2)
     assert f.stats.compilations == 3
+    f(x, 1), f(x, True), f(x, 1.0)
+    assert f.stats.compilations == 6
     with pytest.raises(RlxError, match=r"static argument 'power'.*a tuple instead of a list"):
         f(x, [2])
     with pytest.raises(RlxError, match=r"static_argnames: expected arguments of .*\(x\), got 'y'"):
@@ -136,6 +138,17 @@ def test_functions_in_functions_are_one_program(rng: np.random.Generator):
     assert inner.stats.compilations == 0
 
 
+def test_calls_that_are_remembered_are_bounded(monkeypatch: pytest.MonkeyPatch):
+    from rlx.jit import function
+
+    monkeypatch.setattr(function, "KEPT_BYTES", 4000)
+    f = rlx.jit(lambda x: x + 1.0)
+    for n in (*range(2, 400, 7), 3, 2000):
+        np.testing.assert_array_equal(f(np.ones(n)), np.full(n, 2.0))
+    assert len(f._calls) < 10
+    assert f.stats.compilations == 1
+
+
 # Arguments and results
 
 
@@ -145,7 +158,9 @@ class Layer:
     bias: np.ndarray
 
 
-Pair = namedtuple("Pair", "first second")
+class Pair(NamedTuple):
+    first: Any
+    second: Any
 
 
 def test_nests_of_arguments_and_results(rng: np.random.Generator):
@@ -195,7 +210,7 @@ def test_out_takes_the_results(rng: np.random.Generator):
         with pytest.raises(RlxError, match="out: expected"):
             scaled(x, y, out=wrong)
     out.flags.writeable = False
-    with pytest.raises(RlxError, match="out: expected a writable array.*read-only"):
+    with pytest.raises(RlxError, match=r"out: expected a writable array.*read-only"):
         scaled(x, y, out=out)
 
 
@@ -226,6 +241,24 @@ def test_arrays_of_every_layout(rng: np.random.Generator):
         got = scaled(x, y)
         assert got.shape == want.shape, name
         np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6, err_msg=name)
+
+
+@dataclass
+class Scale:
+    factor: np.ndarray
+
+    @rlx.jit
+    def of(self, x):
+        return x * self.factor
+
+
+def test_methods_and_mapped_files(tmp_path: Path, rng: np.random.Generator):
+    mapped = np.memmap(tmp_path / "x", np.float32, "w+", shape=(4, 5))
+    mapped[:] = randn(rng, 4, 5)
+    scale = Scale(np.float32(2.0))
+    np.testing.assert_array_equal(scale.of(mapped), np.asarray(mapped) * 2)
+    np.testing.assert_array_equal(scale.of(mapped.T), np.asarray(mapped).T * 2)
+    assert Scale.of.stats.compilations == 1
 
 
 def test_special_numbers_are_numpys():
@@ -347,7 +380,7 @@ def test_stages_and_reports(rng: np.random.Generator):
         assert text in f.ir(stage, x, w)
     with pytest.raises(RlxError, match="stage: expected one of hir, mir, lir, llvm, asm"):
         f.ir("wat", x, w)
-    assert [n.op for n in f.lower(x, w).trace.main.nodes][0] == "dot"
+    assert f.lower(x, w).trace.main.nodes[0].op == "dot"
     told = f.explain(x, w)
     assert len(told.kernels) == 1
     assert told.least == told.moved == 4 * (32 * 16 + 16 * 8 + 32 * 8)

@@ -141,5 +141,5 @@ def test_values_of_a_region_stay_there():
         rlx.cond(x.sum() > 0, then, lambda: x)
         return kept[0] + 1
 
-    with pytest.raises(RlxError, match="was used after the function .or the branch or loop"):
+    with pytest.raises(RlxError, match=r"was used after the function .or the branch or loop"):
         rlx.jit(f)(X)

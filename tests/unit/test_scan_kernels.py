@@ -12,12 +12,15 @@ from xdsl.dialects.test import TestOp as Values
 from xdsl.ir import Block, SSAValue
 from xdsl.utils.exceptions import VerifyException
 
-from rlx.dialects import mir
+from rlx.dialects import lir, mir
 from rlx.dialects.common import Dim, DimDef, DimTable, tensor
 from rlx.errors import RlxError
 from rlx.lowering.body import Body
 from rlx.lowering.emitter import Function
 from rlx.lowering.scan import MAX_FEATURES, emit_gated_delta_net
+from rlx.passes.pipelines import run_to
+from rlx.passes.source import context, parse
+from rlx.passes.verify_plan import check_planned
 from rlx.reference.sequence import gated_delta_net
 from rlx.runtime import jit
 
@@ -28,6 +31,10 @@ SHAPES = [
     ((2, 3), 2, 1, 1, 1, 1),
     ((), 1, 1, 1, 64, 128),
     ((), 0, 1, 2, 3, 5),
+    # Chunks of rows, and some beyond them; 16 columns together, 32 with some beyond them.
+    ((), 64, 2, 2, 99, 16),
+    ((2,), 70, 1, 3, 96, 40),
+    ((), 39, 1, 1, 101, 150),
 ]
 Shape = tuple[tuple[int, ...], int, int, int, int, int]
 
@@ -177,7 +184,7 @@ def test_kernel_against_float64(shape: Shape, state: bool, level: str):
 
 
 def test_results_do_not_depend_on_threads():
-    shape = ((2,), 7, 1, 3, 20, 40)
+    shape = ((2,), 39, 1, 3, 96, 40)
     given, scan = case(shape, 4, True), Scan("host", shape, True)
     one = scan.run(given)
     for threads in (2, 3, 7, 40):
@@ -193,6 +200,65 @@ def test_the_state_goes_on_to_the_bit():
     second, last = with_state.run([*(x[3:] for x in given), state])
     np.testing.assert_array_equal(np.concatenate([first, second]), output)
     np.testing.assert_array_equal(last, end)
+
+
+def test_chunks_go_on_to_the_bit_where_they_end():
+    shape = ((), 96, 1, 2, 96, 33)
+    given, with_state = case(shape, 5, True), Scan("host", shape, True)
+    output, end = with_state.run(given)
+    first, state = with_state.run([*(x[:64] for x in given[:5]), given[5]])
+    second, last = with_state.run([*(x[64:] for x in given[:5]), state])
+    np.testing.assert_array_equal(np.concatenate([first, second]), output)
+    np.testing.assert_array_equal(last, end)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+@pytest.mark.parametrize("which", range(5))
+def test_a_row_changes_none_before_it(which: int, value: float):
+    shape = ((), 64, 1, 2, 96, 40)
+    given, scan = case(shape, 8, True), Scan("host", shape, True)
+    output, _ = scan.run(given)
+    given[which][45] = value
+    got, _ = scan.run(given)
+    np.testing.assert_array_equal(got[:45], output[:45])
+    assert not np.isfinite(got[45]).all()
+
+
+def test_a_gate_of_minus_infinity_forgets():
+    shape = ((), 64, 1, 2, 96, 40)
+    given, scan = case(shape, 9, True), Scan("host", shape, True)
+    for row in (3, 4, 40):
+        given[3][row] = -np.inf
+    got, end = scan.run(given)
+    wanted, last = gated_delta_net(*(x.astype(np.float64) for x in given))
+    assert nmse(got, wanted) < 1e-12
+    assert nmse(end, last) < 1e-12
+
+
+def test_the_state_is_changed_in_place():
+    q, v, g, s = (f"tensor<{d}xf32>" for d in ("1x1x4", "1x2x3", "1x2", "2x4x3"))
+    module = parse(
+        context(),
+        f"""builtin.module {{
+          func.func @main(%q: {q} {{rlx.name = "q"}}, %v: {v} {{rlx.name = "v"}},
+              %g: {g} {{rlx.name = "g"}}, %s: {s} {{rlx.name = "s"}})
+              -> ({v} {{rlx.name = "o"}}, {s} {{rlx.name = "e"}}) {{
+            %t = mir.unary neg %s : {s}
+            %o, %f = mir.gated_delta_net %q, %q, %v, %g, %g state %t : {s} : {q}, {v}, {g} -> {s}
+            %e = mir.unary neg %f : {s}
+            func.return %o, %e : {v}, {s}
+          }}
+        }}""".encode(),
+        "module",
+    )
+    run_to(module, "lir")
+    assert check_planned(module) == []
+    (launch,) = (
+        op
+        for op in module.walk()
+        if isinstance(op, lir.LaunchOp) and "gated_delta_net" in op.kernel.root_reference.data
+    )
+    assert set(launch.ins) & set(launch.outs)
 
 
 @pytest.mark.parametrize("yields", ["output", "final", "final output"])

@@ -27,8 +27,16 @@ from xdsl.dialects.builtin import (
 from xdsl.ir import Attribute, Block, Operation, SSAValue
 
 from rlx.dialects import mir
+from rlx.dialects.infer import U8, U32
 from rlx.dialects.common import Dim, DimDef, DimTable, dims_of, element_of, tensor
-from rlx.dialects.kinds import BinaryKind, CompareKind, ReduceKind, UnaryKind
+from rlx.dialects.kinds import (
+    INTEGER_BINARY,
+    INTEGER_UNARY,
+    BinaryKind,
+    CompareKind,
+    ReduceKind,
+    UnaryKind,
+)
 from rlx.lowering import values
 from rlx.lowering.body import Body
 from rlx.lowering.emitter import Module
@@ -38,7 +46,7 @@ from rlx.reference.primitives import compute
 
 DTYPES: dict[Attribute, Any] = {
     f32: np.float32, f64: np.float64, f16: np.float16, bf16: np.uint16, i1: np.uint8,
-    i8: np.int8, i16: np.int16, i32: np.int32, i64: np.int64,
+    i8: np.int8, i16: np.int16, i32: np.int32, i64: np.int64, U8: np.uint8, U32: np.uint32,
 }  # fmt: skip
 SIZES = (0, 1, 15, 16, 17, 31, 64, 67, 200)
 ADD, SUB, MUL = BinaryKind.ADD, BinaryKind.SUB, BinaryKind.MUL
@@ -199,6 +207,8 @@ def sample(type_: Attribute, seed: int, sizes: Mapping[str, int] | None = None) 
         return rng.integers(0, 2, shape).astype(np.uint8)
     if element in (f32, f64, f16):
         return rng.normal(size=shape).astype(DTYPES[element])
+    if element in (U8, U32):
+        return rng.integers(0, 1 << 40, shape).astype(DTYPES[element])
     return rng.integers(-100, 100, shape).astype(DTYPES[element])
 
 
@@ -231,6 +241,27 @@ def sums(o: Ops, x: SSAValue, kinds: Sequence[ReduceKind], axes: Sequence[Sequen
 
 def slice_(o: Ops, x: SSAValue, starts: Sequence[int], steps: Sequence[int], *dims: int) -> Any:
     return o(mir.SliceOp(x, starts, tensor(dims, element_of(x.type)), steps))
+
+
+def pad(
+    o: Ops,
+    x: SSAValue,
+    low: Sequence[int],
+    high: Sequence[int],
+    between: Sequence[int] = (),
+    type_: Attribute | None = None,
+) -> SSAValue:
+    element = element_of(x.type)
+    fill = o.constant(t(e=element), [1 if element == i1 else 7])
+    return o(mir.PadOp(x, fill, low, high, between, type_))
+
+
+def pooled(o: Ops, x: SSAValue, kind: ReduceKind, size: int, stride: int) -> SSAValue:
+    """Reduce windows of the last two axes of a padded image."""
+    x = pad(o, x, [0, 1, 1], [0, 2, 0])
+    across = o(mir.WindowOp(x, 2, size, stride))
+    both = o(mir.WindowOp(across, 1, size, stride, 2))
+    return o(mir.ReduceOp(kind, both, [2, 4]))
 
 
 FLOATS = (SUM, MEAN, MAX, MIN, PROD)
@@ -312,10 +343,91 @@ CASES: dict[str, tuple[list[Attribute], Build]] = {
         lambda o, x, i: o(mir.GatherOp(x, i, 1)),
     ),
     "gather one": ([t(7, 20), t(e=i64)], lambda o, x, i: o(mir.GatherOp(x, i, 0))),
+    "pad": ([t(5, 40)], lambda o, x: pad(o, x, [1, 3], [2, 20])),
+    "pad rows": ([t(5, 3, 40)], lambda o, x: pad(o, x, [1, 2, 0], [0, 3, 0])),
+    "pad between": ([t(3, 40), t(20)], lambda o, x, y: [
+        pad(o, x, [0, 2], [1, 0], [2, 1]), pad(o, y, [0], [0], [15])
+    ]),
+    "pad nothing": ([t(0, 3, e=i8)], lambda o, x: pad(o, x, [2, 1], [1, 0], [3, 0])),
+    "pad bytes": ([t(3, 70, e=i1)], lambda o, x: pad(o, x, [0, 30], [0, 1])),
+    "pad turned": (
+        [t(20, 33)], lambda o, x: pad(o, o(mir.TransposeOp(x, [1, 0])), [2, 1], [0, 2])
+    ),
+    "turned pad": (
+        [t(20, 33)], lambda o, x: o(mir.TransposeOp(pad(o, x, [2, 1], [0, 2]), [1, 0]))
+    ),
+    "pad of a broadcast": (
+        [t(1, 20)], lambda o, x: pad(o, o(mir.BroadcastOp(x, t(6, 20))), [2, 1], [1, 0])
+    ),
+    "pad of a pad": (
+        [t(4, 30)], lambda o, x: pad(o, pad(o, x, [1, 4], [0, 1], [1, 0]), [0, 5], [0, 3])
+    ),
+    "pad of a concat": (
+        [t(4, 30), t(4, 5)],
+        lambda o, x, y: pad(o, o(mir.ConcatOp(1, [x, y], t(4, 35))), [0, 5], [0, 3]),
+    ),
+    "kept rows, padded": (
+        [t(3, 70)],
+        lambda o, x: [
+            o(mir.SoftmaxOp(x)),
+            slice_(o, pad(o, o(mir.SoftmaxOp(x)), [0, 9], [0, 3]), [0, 4], [1, 1], 3, 70),
+        ],
+    ),
+    "windows": (
+        [t(4, 60)],
+        lambda o, x: [
+            o(mir.WindowOp(x, axis, size, stride, step))
+            for axis, size, stride, step in (
+                (1, 3, 1, 1), (1, 40, 2, 1), (1, 20, 3, 3), (0, 2, 1, 2), (1, 5, 5, 1), (0, 4, 1, 1)
+            )
+        ],
+    ),
+    "windows of an image": (
+        [t(3, 18, 22)],
+        lambda o, x: o(mir.ReshapeOp(
+            o(mir.TransposeOp(
+                o(mir.WindowOp(o(mir.WindowOp(x, 2, 3)), 1, 3, 2)), [0, 2, 4, 1, 3]
+            )),
+            t(27, 160),
+        )),
+    ),
+    "pools": (
+        [t(3, 19, 47)],
+        lambda o, x: [
+            pooled(o, x, kind, size, stride)
+            for kind, size, stride in ((MAX, 3, 1), (SUM, 2, 2), (MEAN, 3, 3), (MIN, 5, 2))
+        ],
+    ),
+    "reverse": (
+        [t(5, 50), t(3, 40, e=i1)],
+        lambda o, x, y: [
+            *(o(mir.ReverseOp(x, axes)) for axes in ([0], [1], [0, 1], [])),
+            o(mir.ReverseOp(slice_(o, x, [0, 1], [1, 3], 5, 16), [1])),
+            o(mir.ReverseOp(y, [1])),
+            o(mir.ReverseOp(pad(o, x, [0, 2], [0, 4]), [1])),
+        ],
+    ),
+    "a gather, reversed": (
+        [t(50, 3), t(40, e=i32)],
+        lambda o, x, i: o(mir.ReverseOp(o(mir.GatherOp(x, i, 0)), [0])),
+    ),
+    "spread": (
+        [t(4, 200), t(200, e=i8), t(200, e=f64)],
+        lambda o, x, y, z: [
+            *(slice_(o, x, [0, 1], [1, s], 4, 199 // s) for s in (2, 3, 4, 5)),
+            slice_(o, y, [3], [2], 90), slice_(o, z, [0], [4], 50),
+        ],
+    ),
+    "short rows, reduced": (
+        [t(70, 3), t(2, 33, 4)], lambda o, x, y: [*sums(o, x, FLOATS, ([1],)),
+        *sums(o, y, FLOATS, ([2], [0, 2], [1, 2]))],
+    ),
     "reductions": ([t(5, 7, 19)], lambda o, x: sums(o, x, FLOATS, ALL_AXES)),
     "reductions of f64": ([t(3, 4, 33, e=f64)], lambda o, x: sums(o, x, FLOATS, ALL_AXES)),
     "reductions of bytes": ([t(5, 4, 70, e=i8)], lambda o, x: sums(o, x, INTEGERS, ALL_AXES)),
     "reductions of i64": ([t(5, 4, 30, e=i64)], lambda o, x: sums(o, x, INTEGERS, ALL_AXES)),
+    "reductions of u8": ([t(5, 4, 70, e=U8)], lambda o, x: sums(o, x, INTEGERS, ALL_AXES)),
+    "reductions of u32": ([t(5, 4, 30, e=U32)], lambda o, x: sums(o, x, INTEGERS, ALL_AXES)),
     "reductions of i1": ([t(5, 4, 30, e=i1)], lambda o, x: sums(o, x, (MAX, MIN), ALL_AXES)),
     "reduction of nothing": (
         [t(3, 0), t(4, e=f64)],
@@ -371,6 +483,17 @@ CASES: dict[str, tuple[list[Attribute], Build]] = {
             o(mir.BinaryOp(k, x, y)) for k in (ADD, MUL, BinaryKind.MAX, BinaryKind.DIV)
         ],
     ),
+    "bytes without a sign": (
+        [t(100, e=U8), t(100, e=U8), t(100, e=U32)],
+        lambda o, x, y, z: [
+            *(o(mir.BinaryOp(k, x, y)) for k in INTEGER_BINARY),
+            *(o(mir.UnaryOp(k, x)) for k in INTEGER_UNARY),
+            *(o(mir.CompareOp(k, x, y)) for k in CompareKind),
+            o(mir.BinaryOp(BinaryKind.DIV, z, o(mir.CastOp(y, U32)))),
+            o(mir.ConcatOp(0, [x, o.constant(t(2, e=U8), [200, 3])], t(102, e=U8))),
+            o(mir.IotaOp(0, t(300, e=U8))),
+        ],
+    ),
 }  # fmt: skip
 
 
@@ -405,8 +528,8 @@ def test_copies_of_every_element_type(level: str):
 
 @pytest.mark.parametrize("level", levels())
 def test_casts(level: str):
-    ins = [t(50, e=f16), t(50, e=bf16), t(50), t(50, e=i8), t(50, e=i1)]
-    targets = (f16, bf16, f32, f64, i8, i32, i1)
+    ins = [t(50, e=e) for e in (f16, bf16, f32, i8, i1, U8, U32)]
+    targets = (f16, bf16, f32, f64, i8, i32, i64, U8, U32, i1)
 
     def build(o: Ops, *values: SSAValue) -> list[SSAValue]:
         return [o(mir.CastOp(v, e)) for v in values for e in targets if e != element_of(v.type)]
@@ -422,6 +545,8 @@ def test_dimensions_with_names(level: str, bound: int):
         DimDef("columns", 24, 24),
         DimDef("twice", 0, 0, "+", ("s", "s")),
         DimDef("flat", 0, 0, "*", ("s", "columns")),
+        DimDef("three", 3, 3),
+        DimDef("more", 0, 0, "+", ("s", "three")),
     ]
     ins = [t("s", 24), t(24)]
 
@@ -436,6 +561,10 @@ def test_dimensions_with_names(level: str, bound: int):
             o(mir.ReshapeOp(x, t(1, "s", 4, 6))),
             o(mir.ReshapeOp(o(mir.UnaryOp(UnaryKind.NEG, x)), t("flat"))),
             o(mir.ConcatOp(0, [x, x], t("twice", 24))),
+            pad(o, x, [2, 1], [1, 0], (), t("more", 25)),
+            pad(o, turned, [0, 3], [0, 0], (), t(24, "more")),
+            o(mir.ReverseOp(turned, [0, 1])),
+            o(mir.WindowOp(x, 1, 3, 2)),
         ]
 
     kernel = Compiled(level, ins, build, {d.name: d for d in dims})
@@ -556,7 +685,8 @@ class Random:
 
     def _move(self, o: Ops, x: SSAValue, values: list[SSAValue]) -> SSAValue:
         moves = (
-            self._transpose, self._reshape, self._broadcast, self._slice, self._concat, self._gather
+            self._transpose, self._reshape, self._broadcast, self._slice, self._concat,
+            self._gather, self._pad, self._window, self._reverse,
         )  # fmt: skip
         return self.rng.choice(moves)(o, x, list(dims_of(x.type)))
 
@@ -602,6 +732,26 @@ class Random:
         dims[axis] = size * count
         parts = [x if i % 2 else o(mir.UnaryOp(UnaryKind.NEG, x)) for i in range(count)]
         return o(mir.ConcatOp(axis, parts, tensor(dims, element_of(x.type))))
+
+    def _pad(self, o: Ops, x: SSAValue, dims: list[Dim]) -> SSAValue:
+        def counts(most: int) -> list[int]:
+            return [self.rng.choice([0, 0, 1, most]) if isinstance(d, int) else 0 for d in dims]
+
+        return pad(o, x, counts(20), counts(3), counts(2))
+
+    def _window(self, o: Ops, x: SSAValue, dims: list[Dim]) -> SSAValue:
+        rng = self.rng
+        numbers = [(i, d) for i, d in enumerate(dims) if isinstance(d, int) and d]
+        if not numbers or len(dims) > 3:
+            return x
+        axis, n = rng.choice(numbers)
+        size = rng.randint(1, min(n, 8))
+        step = rng.randint(1, (n - 1) // (size - 1)) if size > 1 else 1
+        return o(mir.WindowOp(x, axis, size, rng.randint(1, 3), step))
+
+    def _reverse(self, o: Ops, x: SSAValue, dims: list[Dim]) -> SSAValue:
+        axes = [i for i in range(len(dims)) if self.rng.random() < 0.6]
+        return o(mir.ReverseOp(x, axes))
 
     def _gather(self, o: Ops, x: SSAValue, dims: list[Dim]) -> SSAValue:
         numbers = [i for i, d in enumerate(dims) if isinstance(d, int) and d]

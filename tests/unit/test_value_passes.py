@@ -36,6 +36,7 @@ from xdsl.utils.exceptions import VerifyException
 
 from rlx.dialects import mir
 from rlx.dialects.common import tensor
+from rlx.dialects.infer import U8, U32, is_unsigned
 from rlx.dialects.kinds import BinaryKind, CompareKind, ReduceKind, UnaryKind
 from rlx.passes.algebra_rules import ALGEBRA_RULES
 from rlx.passes.cast_rules import CAST_RULES
@@ -63,6 +64,7 @@ from rlx.passes.registry import PASSES
 from rlx.passes.simplify_algebra import SimplifyAlgebraPass
 from rlx.passes.unfuse import UnfusePass
 from rlx.reference import Reference
+from rlx.reference.elements import DTYPES
 
 PASSES_OF_VALUES = (
     ConstantFoldPass(),
@@ -166,7 +168,7 @@ class Watched(Rule):
 def test_random_programs_need_every_rule():
     """So that the tests above are about all of them."""
     seen: set[str] = set()
-    for seed in range(60):
+    for seed in range(200):
         module = Program(seed, exact=seed % 3 > 0).module
         order = np.random.default_rng(seed).permutation(len(RULES))
         apply_rules(module, [Watched(RULES[i], seen) for i in order])
@@ -178,7 +180,7 @@ def test_random_programs_need_every_rule():
 # Every pair of operations on special values
 
 NUMBERS = (0.0, -0.0, 1.0, -1.0, 2.0, 8.0, 3.0, 0.5, 2.0**-130, 2.0**127, 1e-40)
-ELEMENTS = (f32, f64, i8, i16, i32, i64, i1)
+ELEMENTS = (f32, f64, i8, i16, i32, i64, U8, U32, i1)
 CASTS = (*ELEMENTS, f16, bf16)
 WHOLE = np.array([0, 1, -1, 2, 3, -3, 8, -8, 100, -100, 127, -128], np.float64)
 
@@ -230,7 +232,7 @@ class Table:
         element = self.type.element_type
         x = self.values
         if isinstance(element, IntegerType):
-            x = x != 0 if element == i1 else x.astype(np.dtype(f"i{element.width.data // 8}"))
+            x = x != 0 if element == i1 else x.astype(np.int64).astype(DTYPES[element])
         with np.errstate(all="ignore"):
             wanted, given = (Reference(m, {}, np.float32).run({"x": x}) for m in (module, after))
         for name, value in wanted.items():
@@ -243,6 +245,8 @@ class Table:
 def test_operations_with_a_constant_keep_their_bits(element: Attribute):
     table = Table(element)
     numbers = NUMBERS if element in (f32, f64) else (0, 1) if element == i1 else (0, 1, -1, 2, 8, 3)
+    if is_unsigned(element):
+        numbers = (0, 1, 2, 8, 3, 128, 255)
     for number in numbers:
         with np.errstate(all="ignore"):
             constant = table.add(

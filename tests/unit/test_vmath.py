@@ -204,6 +204,16 @@ def test_unary_is_accurate_over_the_whole_range(kind: str, element: str, level: 
 
 @pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("element", FLOATS)
+@pytest.mark.parametrize("kind", ["erf", "tanh"])
+def test_limits_are_reached(kind: str, element: str, level: str):
+    x = np.array([7.0, 30.0, 1e30, np.inf] * 4, DTYPES[element])
+    sign = np.repeat([1, -1], 8).astype(x.dtype)
+    x = x if kind == "erf" else 4 * x
+    np.testing.assert_array_equal(compiled(level, element)(kind, sign * x), sign)
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("element", FLOATS)
 @np.errstate(all="ignore")
 def test_gelu_tanh(element: str, level: str):
     x = samples(element)

@@ -228,7 +228,7 @@ builtin.module attributes {rlx.dims = #hir.dim_table<seq = 1 to 4>} {
 
 // -----
 
-// CHECK: :[[# @LINE + 3]]:5: error: pass 'verify-stage': lir.slot: expected elements of one of f64, f32, f16, bf16, i64, i32, i16, i8, i1, got [4] q8_0
+// CHECK: :[[# @LINE + 3]]:5: error: pass 'verify-stage': lir.slot: expected elements of one of f64, f32, f16, bf16, i64, i32, i16, i8, i1, ui32, ui8, got [4] q8_0
 builtin.module attributes {rlx.dims = #hir.dim_table<seq = 1 to 4>} {
   lir.program @main arena 1024 lower_bound 0 alignment 64 state 256 weights 512 fingerprint "" {
     %s = lir.slot offset 0 size 64 : tensor<4x!hir.q<q8_0>>

@@ -16,6 +16,7 @@ from fuzz.values import (
     INTEGERS,
     SINGLE,
     STORAGE,
+    UNSIGNED,
     Body,
     Type,
     Value,
@@ -152,7 +153,7 @@ def cast(b: Body, x: Value) -> None:
         return
     elements = [e for e in (*FLOATS, *STORAGE, *INTEGERS, "i1") if e != x.element]
     to = b.choose(elements)
-    if x.element in ("i16", "i32", "i64") and to in (*FLOATS, *STORAGE):
+    if x.element in ("i16", "i32", "i64", "ui32") and to in (*FLOATS, *STORAGE):
         x = b.binary("mod", x, b.full(x, 97))
     # The reference keeps more digits of f64 than f32 has.
     b.cast(x, to, SINGLE if (x.element, to) == ("f64", "f32") else x.noise)
@@ -309,6 +310,45 @@ def slice_(b: Body, x: Value) -> None:
 
 
 @maker(has_axes, 3)
+def pad(b: Body, x: Value) -> None:
+    """Axes of numbers grow; one with a name where there is a name for what it becomes."""
+    rank = x.type.rank
+    low, high, between = ([0] * rank for _ in range(3))
+    dims = list(x.dims)
+    for i, d in enumerate(x.dims):
+        if isinstance(d, int):
+            low[i], high[i], between[i] = (int(b.choose((0, 0, n))) for n in (3, 1, 2))
+            dims[i] = low[i] + d + max(d - 1, 0) * between[i] + high[i]
+        elif b.generator.sum(d, "c2"):
+            dims[i] = b.generator.sum(d, "c2")
+            low[i], high[i] = b.choose(((2, 0), (1, 1), (0, 2)))
+    type_ = Type(tuple(dims), x.element)
+    if b.fits(type_):
+        fill = b.constant(1, Type((), x.element))
+        counts = f"low {low} high {high} between {between}"
+        b.op(f"mir.pad {x}, {fill} {counts} : {x.type}, {fill.type} -> {type_}", type_, x.noise)
+
+
+@maker(lambda x: bool(number_axes(x)), 3)
+def window(b: Body, x: Value) -> None:
+    axis = b.choose(number_axes(x))
+    n, stride = int(x.dims[axis]), b.choose((1, 1, 2, 3))
+    size = int(b.rng.integers(1, min(n, 6) + 1))
+    step = int(b.rng.integers(1, (n - 1) // (size - 1) + 1)) if size > 1 else b.choose((1, 2))
+    count = (n - (size - 1) * step - 1) // stride + 1
+    type_ = x.type.at(axis, count, size)
+    if b.fits(type_):
+        text = f"mir.window {x} axis {axis} size {size} stride {stride} step {step}"
+        b.op(f"{text} : {x.type} -> {type_}", type_, x.noise)
+
+
+@maker(has_axes)
+def reverse(b: Body, x: Value) -> None:
+    axes = [i for i in range(x.type.rank) if b.rng.random() < 0.6]
+    b.op(f"mir.reverse {x} axes {axes} : {x.type}", x.type, x.noise)
+
+
+@maker(has_axes, 3)
 def concat(b: Body, x: Value) -> None:
     axis = int(b.rng.integers(x.type.rank))
 
@@ -347,7 +387,7 @@ def constant(b: Body) -> None:
     n = int(b.rng.integers(1, 6))
     numbers = [float(v) / 4 for v in b.rng.integers(-8, 9, n)]
     if element in INTEGERS:
-        numbers = [int(v * 4) for v in numbers]
+        numbers = [abs(int(v * 4)) if element in UNSIGNED else int(v * 4) for v in numbers]
     text = [str(v > 0).lower() if element == "i1" else repr(v) for v in numbers]
     type_ = Type((n,), element)
     b.op(f"mir.constant dense<[{', '.join(text)}]> : {type_}", type_, EXACT)

@@ -23,10 +23,16 @@ Step = tuple[dict[str, int], Inputs]
 DTYPES: dict[str, np.dtype] = {
     **{e: np.dtype(d) for e, d in {"f32": "f4", "f64": "f8", "f16": "f2"}.items()},
     **{f"i{8 * n}": np.dtype(f"i{n}") for n in (1, 2, 4, 8)},
+    **{f"ui{8 * n}": np.dtype(f"u{n}") for n in (1, 4)},
     "i1": np.dtype(bool),
 }
 """Arrays at the boundary of a program, by the type of their elements."""
-DERIVED = {"twice": ("seq", "+", "seq"), "area": ("seq", "*", "seq"), "both": ("seq", "+", "m")}
+DERIVED = {
+    "twice": ("seq", "+", "seq"),
+    "area": ("seq", "*", "seq"),
+    "both": ("seq", "+", "m"),
+    "more": ("m", "+", "c2"),
+}
 STEPS, MAX_LEAVES = 3, 8
 
 
@@ -77,6 +83,7 @@ class Generator:
 
     def upper(self, dim: int | str) -> int:
         known = {"seq": MAX_SEQ, "m": 5, "keys": CAPACITY, "twice": 18, "area": 81, "both": 14}
+        known |= {"more": 7}
         return dim if isinstance(dim, int) else known[dim]
 
     def may_be_empty(self, dim: int | str) -> bool:
@@ -153,6 +160,7 @@ class Generator:
             "n": Type(("m", 4), "i64"),
             "h": Type((2, 3), "f16"),
             "t": Type((self.rows,), "i1"),
+            "b": Type((5, 3), "ui8"),
         }
 
     def _layer(self) -> None:
@@ -253,7 +261,7 @@ class Generator:
         unbounded = not self.attends and self.rng.random() < 0.3
         seq_top, m_top = ("any", "any") if unbounded else (MAX_SEQ, 5)
         seq = f"seq = 1 to {seq_top}" if self.rows == "seq" else f"seq = {self.rows}"
-        dims = [seq] if self.named_only else [seq, f"m = 0 to {m_top}"]
+        dims = [seq] if self.named_only else [seq, f"m = 0 to {m_top}", "c2 = 2"]
         if not self.named_only:
             dims += [f"{n} = {a} {o} {b}" for n, (a, o, b) in DERIVED.items()]
         if self.attends:
@@ -283,6 +291,8 @@ class Generator:
             return self.rng.integers(0, VOCABULARY, shape).astype(np.int32)
         if element == "i1":
             return np.asarray(self.rng.random(shape) < 0.5)
+        if element == "ui8":
+            return self.rng.integers(0, 256, shape, np.uint8)
         if element in ("i32", "i64"):
             return np.asarray(self.rng.integers(-9, 10, shape)).astype(DTYPES[element])
         return np.asarray(self.rng.standard_normal(shape)).astype(DTYPES[element])

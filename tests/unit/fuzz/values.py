@@ -14,7 +14,8 @@ if TYPE_CHECKING:
 
 FLOATS = ("f32", "f64")
 STORAGE = ("f16", "bf16")
-INTEGERS = ("i8", "i16", "i32", "i64")
+UNSIGNED = ("ui8", "ui32")
+INTEGERS = ("i8", "i16", "i32", "i64", *UNSIGNED)
 MAX_SEQ = 9
 MAX_ELEMENTS = 3000
 EXACT, DOUBLE, SINGLE = 0, 1, 2
@@ -149,6 +150,7 @@ class Body:
     def constant(self, number: float, type_: Type) -> Value:
         """Return a value that is one number everywhere."""
         element = type_.element
+        number = abs(number) if element in UNSIGNED else number
         text = str(bool(number)).lower() if element == "i1" else str(int(number))
         text = f"{float(number)!r}" if element in (*FLOATS, *STORAGE) else text
         whole = all(isinstance(d, int) for d in type_.dims)

@@ -33,7 +33,7 @@ func.func @f(%x: tensor<4x6xf32>) {
 
 // -----
 
-// CHECK: :[[# @LINE + 2]]:3: error: mir.unary: expected elements of f32, f64, i8, i16, i32, i64, i1, got [4] f16; cast it to f32 first
+// CHECK: :[[# @LINE + 2]]:3: error: mir.unary: expected elements of f32, f64, i8, i16, i32, i64, ui8, ui32, i1, got [4] f16; cast it to f32 first
 func.func @f(%x: tensor<4xf16>) {
   %y = mir.unary exp %x : tensor<4xf16>
   func.return
@@ -65,7 +65,7 @@ func.func @f(%x: tensor<4x6xf32>) {
 
 // -----
 
-// CHECK: :[[# @LINE + 2]]:3: error: mir.unary: expected elements of f32, f64, i8, i16, i32, i64, i1, got [4] index
+// CHECK: :[[# @LINE + 2]]:3: error: mir.unary: expected elements of f32, f64, i8, i16, i32, i64, ui8, ui32, i1, got [4] index
 func.func @f(%x: tensor<4xindex>) {
   %y = mir.unary neg %x : tensor<4xindex>
   func.return
@@ -73,7 +73,7 @@ func.func @f(%x: tensor<4xindex>) {
 
 // -----
 
-// CHECK: :[[# @LINE + 2]]:3: error: mir.unary: expected elements of f32, f64, i8, i16, i32, i64, i1, got [4] i7
+// CHECK: :[[# @LINE + 2]]:3: error: mir.unary: expected elements of f32, f64, i8, i16, i32, i64, ui8, ui32, i1, got [4] i7
 func.func @f(%x: tensor<4xi7>) {
   %y = mir.unary neg %x : tensor<4xi7>
   func.return
@@ -81,15 +81,15 @@ func.func @f(%x: tensor<4xi7>) {
 
 // -----
 
-// CHECK: :[[# @LINE + 2]]:3: error: mir.unary: expected elements of f32, f64, i8, i16, i32, i64, i1, got [4] ui8
-func.func @f(%x: tensor<4xui8>) {
-  %y = mir.unary neg %x : tensor<4xui8>
+// CHECK: :[[# @LINE + 2]]:3: error: mir.unary: expected elements of f32, f64, i8, i16, i32, i64, ui8, ui32, i1, got [4] ui16
+func.func @f(%x: tensor<4xui16>) {
+  %y = mir.unary neg %x : tensor<4xui16>
   func.return
 }
 
 // -----
 
-// CHECK: :[[# @LINE + 2]]:3: error: mir.unary: expected elements of f32, f64, i8, i16, i32, i64, i1, got [4, 32] q8_0
+// CHECK: :[[# @LINE + 2]]:3: error: mir.unary: expected elements of f32, f64, i8, i16, i32, i64, ui8, ui32, i1, got [4, 32] q8_0
 func.func @f(%x: tensor<4x32x!hir.q<q8_0>>) {
   %y = mir.unary neg %x : tensor<4x32x!hir.q<q8_0>>
   func.return
@@ -113,7 +113,7 @@ func.func @f(%x: f32) {
 
 // -----
 
-// CHECK: :[[# @LINE + 2]]:3: error: mir.binary: expected elements of f32, f64, i8, i16, i32, i64, i1, got [4] bf16; cast it to f32 first
+// CHECK: :[[# @LINE + 2]]:3: error: mir.binary: expected elements of f32, f64, i8, i16, i32, i64, ui8, ui32, i1, got [4] bf16; cast it to f32 first
 func.func @f(%x: tensor<4xbf16>) {
   %y = mir.binary add %x, %x : tensor<4xbf16>
   func.return
@@ -161,7 +161,7 @@ func.func @f(%x: tensor<4x6xf32>) {
 
 // -----
 
-// CHECK: :[[# @LINE + 2]]:3: error: mir.compare: expected elements of f32, f64, i8, i16, i32, i64, i1, got [4] f16; cast it to f32 first
+// CHECK: :[[# @LINE + 2]]:3: error: mir.compare: expected elements of f32, f64, i8, i16, i32, i64, ui8, ui32, i1, got [4] f16; cast it to f32 first
 func.func @f(%x: tensor<4xf16>) {
   %y = mir.compare lt %x, %x : tensor<4xf16> -> tensor<4xi1>
   func.return
@@ -193,7 +193,7 @@ func.func @f(%x: tensor<4x6xf32>) {
 
 // -----
 
-// CHECK: :[[# @LINE + 2]]:3: error: mir.cast: expected elements of f32, f64, f16, bf16, i8, i16, i32, i64, i1, got [4, 6] index
+// CHECK: :[[# @LINE + 2]]:3: error: mir.cast: expected elements of f32, f64, f16, bf16, i8, i16, i32, i64, ui8, ui32, i1, got [4, 6] index
 func.func @f(%x: tensor<4x6xf32>) {
   %y = mir.cast %x : tensor<4x6xf32> -> tensor<4x6xindex>
   func.return
@@ -201,7 +201,7 @@ func.func @f(%x: tensor<4x6xf32>) {
 
 // -----
 
-// CHECK: :[[# @LINE + 2]]:3: error: mir.cast: expected elements of f32, f64, f16, bf16, i8, i16, i32, i64, i1, got [4, 6] packed f32
+// CHECK: :[[# @LINE + 2]]:3: error: mir.cast: expected elements of f32, f64, f16, bf16, i8, i16, i32, i64, ui8, ui32, i1, got [4, 6] packed f32
 func.func @f(%x: tensor<4x6xf32>) {
   %y = mir.cast %x : tensor<4x6xf32> -> tensor<4x6x!hir.packed<f32>>
   func.return
@@ -250,7 +250,7 @@ func.func @f(%x: tensor<4x6xf32>) {
 
 // -----
 
-// CHECK: :[[# @LINE + 2]]:3: error: mir.constant: expected elements of f32, f64, f16, bf16, i8, i16, i32, i64, i1, got [2] index
+// CHECK: :[[# @LINE + 2]]:3: error: mir.constant: expected elements of f32, f64, f16, bf16, i8, i16, i32, i64, ui8, ui32, i1, got [2] index
 func.func @f(%x: tensor<4x6xf32>) {
   %y = mir.constant dense<1> : tensor<2xindex>
   func.return
@@ -290,7 +290,7 @@ func.func @f(%x: tensor<4x6xf32>) {
 
 // -----
 
-// CHECK: :[[# @LINE + 2]]:3: error: mir.iota: expected elements of f32, f64, i8, i16, i32, i64, got [4] i1
+// CHECK: :[[# @LINE + 2]]:3: error: mir.iota: expected elements of f32, f64, i8, i16, i32, i64, ui8, ui32, got [4] i1
 func.func @f(%x: tensor<4x6xf32>) {
   %y = mir.iota axis 0 : tensor<4xi1>
   func.return
@@ -347,7 +347,7 @@ func.func @f(%x: tensor<4xi1>) {
 
 // -----
 
-// CHECK: :[[# @LINE + 2]]:3: error: mir.reduce: expected elements of f32, f64, i8, i16, i32, i64, i1, got [4] f16; cast it to f32 first
+// CHECK: :[[# @LINE + 2]]:3: error: mir.reduce: expected elements of f32, f64, i8, i16, i32, i64, ui8, ui32, i1, got [4] f16; cast it to f32 first
 func.func @f(%x: tensor<4xf16>) {
   %y = mir.reduce sum %x axes [0] : tensor<4xf16> -> tensor<f16>
   func.return
@@ -444,9 +444,9 @@ func.func @f(%x: tensor<2x4x6xf32>, %v: tensor<3x4x6xf32>) {
 
 // -----
 
-// CHECK: :[[# @LINE + 2]]:3: error: mir.dot: expected elements of f32, f64, got [4, 6] i32
-func.func @f(%x: tensor<4x6xi32>) {
-  %y = mir.dot %x, %x rhs_t : tensor<4x6xi32>, tensor<4x6xi32> -> tensor<4x4xi32>
+// CHECK: :[[# @LINE + 2]]:3: error: mir.dot: expected elements of f32, f64, i8, ui8, i32, i64, got [4, 6] i16
+func.func @f(%x: tensor<4x6xi16>) {
+  %y = mir.dot %x, %x rhs_t : tensor<4x6xi16>, tensor<4x6xi16> -> tensor<4x4xi16>
   func.return
 }
 
@@ -517,7 +517,7 @@ func.func @f(%x: tensor<4x6xf32>) {
 
 // -----
 
-// CHECK: :[[# @LINE + 2]]:3: error: mir.reshape: expected elements of f32, f64, f16, bf16, i8, i16, i32, i64, i1, got [4, 32] q8_0
+// CHECK: :[[# @LINE + 2]]:3: error: mir.reshape: expected elements of f32, f64, f16, bf16, i8, i16, i32, i64, ui8, ui32, i1, got [4, 32] q8_0
 func.func @f(%x: tensor<4x32x!hir.q<q8_0>>) {
   %y = mir.reshape %x : tensor<4x32x!hir.q<q8_0>> -> tensor<128x!hir.q<q8_0>>
   func.return

@@ -1,32 +1,31 @@
 """
 A small spectrum analyser: the strongest tones of a recording, about twice a second.
 
-    python examples/welch_peaks.py               two synthetic tones
-    python examples/welch_peaks.py speech.wav    a WAV file of 8, 16 or 32 bits
+    python examples/spectrum.py               a plucked string, recorded to string.wav first
+    python examples/spectrum.py speech.wav    a WAV file of 8, 16 or 32 bits
 
 Frames that overlap by half are windowed and transformed; the power of each bin is averaged over
 sixteen of them, and the peaks of that are printed (Welch, 1967). All but the cutting into frames is
-one program, compiled for any number of blocks.
+one program, compiled for any number of blocks. The string is synthetic: no recording is shipped.
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
-import wave
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
-from numpy.typing import NDArray
+from sounds import Signal, plucked, read_wave, write_wave
 
 import rlx
 
 LENGTH, SEGMENTS = 1024, 16
 HOP = LENGTH // 2
-SAMPLES = {1: np.dtype("u1"), 2: np.dtype("<i2"), 4: np.dtype("<i4")}
-"""Bytes of a sample -> its type; that of one byte is unsigned."""
+RATE, STRING = 16000, 196.0
+"""Samples in a second, and the tone of the string in Hz: a G."""
 
 
 def program(k: int) -> str:
@@ -34,7 +33,7 @@ def program(k: int) -> str:
     real, spectrum = (f"tensor<?x{n}xf32, #hir.dims<frames, _>>" for n in (LENGTH, 2 * LENGTH))
     peaks = f"tensor<?x{2 * k}xf32, #hir.dims<blocks, _>>"
     return f"""
-builtin.module @welch_peaks attributes {{rlx.dims = #hir.dim_table<
+builtin.module @spectrum attributes {{rlx.dims = #hir.dim_table<
     blocks = 1 to 65536, segments = {SEGMENTS}, frames = blocks * segments>}} {{
   func.func @main(
       %x: {real} {{rlx.name = "frames"}},
@@ -53,7 +52,7 @@ builtin.module @welch_peaks attributes {{rlx.dims = #hir.dim_table<
 """
 
 
-def frames_of(signal: NDArray[np.float32]) -> NDArray[np.float32]:
+def frames_of(signal: Signal) -> Signal:
     """Return frames that overlap by half, `[blocks * SEGMENTS, LENGTH]`; zeros fill the last."""
     blocks = max(1, -(-len(signal) // (HOP * SEGMENTS)))
     padded = np.zeros(blocks * SEGMENTS * HOP + HOP, np.float32)
@@ -61,37 +60,20 @@ def frames_of(signal: NDArray[np.float32]) -> NDArray[np.float32]:
     return np.ascontiguousarray(sliding_window_view(padded, LENGTH)[::HOP])
 
 
-def two_tones(rate: int) -> NDArray[np.float32]:
-    """Return two seconds of 440 Hz and, half as loud, 1320 Hz, in a little noise."""
-    t = np.arange(2 * rate) / rate
-    noise = np.random.default_rng(0).standard_normal(len(t))
-    tones = 0.5 * np.sin(2 * np.pi * 440 * t) + 0.25 * np.sin(2 * np.pi * 1320 * t)
-    return (tones + 0.001 * noise).astype(np.float32)
-
-
-def read_wave(path: Path) -> tuple[NDArray[np.float32], int]:
-    """Return the mean of a file's channels, from -1 to 1, and its rate; exit if it is no WAV."""
-    try:
-        with wave.open(str(path)) as file:
-            size, channels = file.getsampwidth(), file.getnchannels()
-            data, rate = file.readframes(file.getnframes()), file.getframerate()
-    except (OSError, EOFError, wave.Error) as e:
-        sys.exit(f"{path}: expected a WAV file: {e}")
-    if size not in SAMPLES:
-        sys.exit(f"{path}: expected samples of 8, 16 or 32 bits, got {8 * size}")
-    samples = np.frombuffer(data, SAMPLES[size]).astype(np.float64)
-    samples = samples / 128 - 1 if size == 1 else samples / 2.0 ** (8 * size - 1)
-    return samples.reshape(-1, channels).mean(axis=1).astype(np.float32), rate
+def recorded(path: Path) -> Path:
+    """Record a plucked string."""
+    write_wave(path, plucked(STRING, 2.0, RATE), RATE)
+    return path
 
 
 def main(argv: Sequence[str]) -> None:
     parser = argparse.ArgumentParser(description="Print the strongest tones of a recording.")
-    parser.add_argument("wav", type=Path, nargs="?", help="a WAV file; two tones without one")
-    parser.add_argument("--peaks", type=int, default=2, metavar="K", help="tones to print")
+    parser.add_argument("wav", type=Path, nargs="?", help="a WAV file; without one, a string")
+    parser.add_argument("--peaks", type=int, default=4, metavar="K", help="tones to print")
     args = parser.parse_args(argv)
     if not 1 <= args.peaks <= LENGTH // 2 + 1:
         parser.error(f"--peaks: expected 1 to {LENGTH // 2 + 1}, got {args.peaks}")
-    signal, rate = read_wave(args.wav) if args.wav else (two_tones(16000), 16000)
+    signal, rate = read_wave(args.wav or recorded(Path("string.wav")))
 
     frames, window = frames_of(signal), np.hanning(LENGTH + 1)[:-1].astype(np.float32)
     analyse = rlx.compile(program(args.peaks))
