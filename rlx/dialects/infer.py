@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from math import prod
+from typing import cast
 
 from xdsl.dialects.builtin import (
     IntegerType,
@@ -42,6 +43,16 @@ _SUMMED: dict[tuple[Attribute, Attribute], Attribute] = {
 def is_unsigned(element: Attribute) -> bool:
     """Return whether an element is an integer from 0 on."""
     return element in (U8, U32)
+
+
+def range_of(element: Attribute) -> tuple[int, int] | None:
+    """Return the least and the greatest integer of a type, i1 too; None for a float."""
+    if not isinstance(element, IntegerType):
+        return None
+    width = cast(IntegerType, element).width.data
+    if element == i1 or is_unsigned(element):
+        return 0, 2**width - 1
+    return -(2 ** (width - 1)), 2 ** (width - 1) - 1
 
 
 def check_element(what: str, type_: Attribute, allowed: Collection[Attribute]) -> None:

@@ -18,6 +18,7 @@ from rlx.dialects.writer import Writer
 from rlx.ops import tensor_maps, tensor_moves
 from rlx.ops.record import FLOATS, INTEGERS, MOVE, ROWS, Array, Case, Record
 from rlx.ops.samples import Draw
+from rlx.ops.tensor_moves import number_of
 
 # Clamp
 
@@ -42,9 +43,8 @@ def _clamp(op: ClampOp, x: Array) -> Array:
 
 
 def _expand_clamp(w: Writer, op: ClampOp) -> Sequence[SSAValue]:
-    low, high = op.option("low"), op.option("high")
-    if element_of(op.args[0].type) in infer.INTEGERS:
-        low, high = int(low), int(high)
+    element = element_of(op.args[0].type)
+    low, high = (number_of(op.option(name), element) for name in ("low", "high"))
     return [w.binary(BinaryKind.MIN, w.binary(BinaryKind.MAX, op.args[0], low), high)]
 
 

@@ -179,6 +179,7 @@ def _one_hot(op: OneHotOp, ids: Array) -> Array:
 
     depth, axis, to, on, off = op.chosen.values()
     hits: Array = np.stack([ids == i for i in range(depth)], axis)
+    off = max(off, 0.0) if to.startswith("u") else off
     y = np.full(hits.shape, off, np.float64 if to == "f32" else DTYPES[to])
     y[hits] = on
     return y

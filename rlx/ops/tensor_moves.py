@@ -20,10 +20,11 @@ from rlx.ops.samples import Draw
 
 
 def number_of(value: float, element: Attribute) -> Number:
-    """Return the number of an option as one of an element type."""
+    """Return the number of an option as one of an element type, the nearest that it has."""
     if element == i1:
         return bool(value)
-    return int(value) if element in infer.INTEGERS else value
+    limits = infer.range_of(element)
+    return min(max(int(value), limits[0]), limits[1]) if limits else value
 
 
 # Padding

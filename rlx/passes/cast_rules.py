@@ -7,9 +7,8 @@ Of a comparison with itself nothing is known where a float may be NaN.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import cast
 
-from xdsl.dialects.builtin import IntegerType, bf16, f16, f32, f64, i1
+from xdsl.dialects.builtin import bf16, f16, f32, f64, i1
 from xdsl.ir import Attribute
 
 from rlx.dialects import infer, mir
@@ -25,19 +24,9 @@ _DIGITS: Mapping[Attribute, int] = {f16: 11, bf16: 8, f32: 24, f64: 53}
 """The digits of whole numbers that each type of float has."""
 
 
-def _range(element: Attribute) -> tuple[int, int] | None:
-    """Return the least and the greatest integer of a type, None for a float."""
-    if not isinstance(element, IntegerType):
-        return None
-    width = cast(IntegerType, element).width.data
-    if element == i1 or infer.is_unsigned(element):
-        return 0, 2**width - 1
-    return -(2 ** (width - 1)), 2 ** (width - 1) - 1
-
-
 def _keeps(source: Attribute, target: Attribute) -> bool:
     """Return whether a cast keeps every value of a type."""
-    found, wider = _range(source), _range(target)
+    found, wider = infer.range_of(source), infer.range_of(target)
     if found is None:
         return target == f64 or (target == f32 and source in infer.STORAGE)
     if wider is not None:
@@ -68,8 +57,8 @@ class ComposeCasts(ValueRule[mir.CastOp]):
         if len(sizes) == 3 and sizes[2] <= sizes[1]:
             return True  # the low bits of the low bits
         # From a float, an integer that does not fit is the nearest; from an integer it wraps.
-        wraps = _range(first) is not None and _range(last) is not None and last != i1
-        alike = not wraps or _range(middle) is not None or _keeps(first, last)
+        wraps = infer.range_of(first) is not None and infer.range_of(last) is not None and last != i1
+        alike = not wraps or infer.range_of(middle) is not None or _keeps(first, last)
         return alike and _keeps(first, middle)
 
 
