@@ -50,7 +50,7 @@ def range_of(element: Attribute) -> tuple[int, int] | None:
     if not isinstance(element, IntegerType):
         return None
     width = cast(IntegerType, element).width.data
-    if element == i1 or is_unsigned(element):
+    if element in (i1, U8, U32):
         return 0, 2**width - 1
     return -(2 ** (width - 1)), 2 ** (width - 1) - 1
 

@@ -3,9 +3,9 @@ The tensor primitives of MIR: maps, reductions, products and moves on tensors of
 
 HIR may use them too, beside its named operations. Shapes are explicit: what is to be broadcast goes
 through `mir.broadcast`, so that every map has operands of one shape, and a pass never guesses.
-Arithmetic is on f32, f64 and integers (ui8 and ui32 are unsigned, i8 to i64 are not); f16 and bf16
-are stored, moved and cast. Integers wrap; division and `mod` round down, and give 0 where the divisor is 0. max and min give NaN where an
-operand is NaN.
+Arithmetic is on f32, f64 and integers (ui8 and ui32 have no sign, i8 to i64 have one); f16 and bf16
+are stored, moved and cast. Integers wrap; division and `mod` round down, and give 0 where the
+divisor is 0. max and min give NaN where an operand is NaN.
 """
 
 from __future__ import annotations

@@ -70,5 +70,8 @@ def extreme(kind: str, x: object, axis: int) -> Any:
     """Return the largest or the least of the elements up to each one."""
     value = core.lift(x, what=f"{kind}imum.accumulate")
     place = reductions.one_axis(axis, len(value.dims))
-    compared = {BOOL: np.dtype(np.int8), FLOAT16: FLOAT32}.get(value.dtype, value.dtype)
-    return core.cast_to(along(kind, core.cast_to(value, compared), place), value.dtype)
+    if value.dtype == BOOL:
+        compared = core.cast_to(value, np.dtype(np.int8))
+    else:
+        compared = core.cast_to(value, FLOAT32) if value.dtype == FLOAT16 else value
+    return core.cast_to(along(kind, compared, place), value.dtype)

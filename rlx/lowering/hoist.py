@@ -232,9 +232,7 @@ class Places:
         scope.gap = saved
 
     @contextmanager
-    def _inside(
-        self, *values: Value, guard: bool = False, eager: bool = False
-    ) -> Generator[None]:
+    def _inside(self, *values: Value, guard: bool = False, eager: bool = False) -> Generator[None]:
         self._scopes.append(Scope(guard, eager))
         self.here(list(values))
         yield

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from rlx.lowering.tensor_lanes import lane_dims, repeated_dims
 from rlx.lowering.tensor_nodes import (
     MAPS,
     Node,
@@ -17,10 +18,8 @@ from rlx.lowering.tensor_nodes import (
     contiguous,
     cuts,
     is_heavy,
-    lane_dims,
     product,
     reachable,
-    repeated_dims,
 )
 
 REDUCED_TWICE = 2

@@ -22,19 +22,16 @@ from rlx.lowering.target import PANEL
 from rlx.lowering.tensor_access import AnyAxis, At, Axis
 from rlx.lowering.tensor_cost import Cost, too_large
 from rlx.lowering.tensor_elements import stored
+from rlx.lowering.tensor_lanes import column_reductions, lane_dims, lane_reductions, repeated_dims
 from rlx.lowering.tensor_lines import Lines
 from rlx.lowering.tensor_nodes import (
     Graph,
     Node,
     Size,
-    column_reductions,
     is_heavy,
     is_packed_vector,
-    lane_dims,
-    lane_reductions,
     product,
     reachable,
-    repeated_dims,
 )
 from rlx.lowering.tensor_reduce import ROW_BYTES, Ahead, Program
 from rlx.lowering.tensor_rows import Row

@@ -81,8 +81,8 @@ class Split:
         self.parity = self.places.here([self.body.f.and_(row, 1)])[0]
 
     def covers(self, axes: tuple[AnyAxis, ...]) -> bool:
-        """Return whether code is written for the row, where every thread comes."""
-        return axes == self.axes and self.places.depth == self.depth
+        """Return whether code is written for the row, or before it, where every thread comes."""
+        return axes == self.axes and self.places.depth <= self.depth
 
     def share(self, first: Value, last: Value, count: Value) -> tuple[Value, Value]:
         """Return this thread's part of what is shared: all of it where threads share rows."""
@@ -96,7 +96,9 @@ class Split:
         f, p, body = self.body.f, self.places, self.body
         scratch = body.scratch
         assert scratch is not None
-        offset = f.mul(self.parity, _RESULTS)
+        # What doesn't depend on the row comes once, before it.
+        parity = self.parity if p.depth == self.depth else i64(0)
+        offset = f.mul(parity, _RESULTS)
         shared = f.at(f.at(scratch, _WORDS + 2 * _RESULTS * self.used), offset)
         results = f.select(self.on, shared, f.alloca(8))
         self.used += 1

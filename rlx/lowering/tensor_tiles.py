@@ -11,7 +11,8 @@ from collections.abc import Sequence
 
 from rlx.lowering.emitter import Function
 from rlx.lowering.target import PANEL
-from rlx.lowering.tensor_nodes import MAPS, Node, is_splat, lane_axes, reachable
+from rlx.lowering.tensor_lanes import lane_axes
+from rlx.lowering.tensor_nodes import MAPS, Node, is_splat, reachable
 from rlx.lowering.values import Value
 
 

@@ -153,9 +153,13 @@ BINARY: dict[str, Callable[[Function, Value, Value], Value]] = {
     "shr": _shift_right,
 }
 
-UNARY_UNSIGNED = {**UNARY, "abs": lambda f, v: v, "sign": _sign_unsigned}
+UNARY_UNSIGNED: dict[str, Callable[[Function, Value], Value]] = {
+    **UNARY,
+    "abs": lambda f, v: v,
+    "sign": _sign_unsigned,
+}
 
-BINARY_UNSIGNED = {
+BINARY_UNSIGNED: dict[str, Callable[[Function, Value, Value], Value]] = {
     **BINARY,
     "div": _divide_unsigned,
     "max": lambda f, a, b: f.select(f.icmp("ugt", a, b), a, b),

@@ -53,12 +53,13 @@ class ComposeCasts(ValueRule[mir.CastOp]):
 
     def _is_one(self, first: Attribute, middle: Attribute, last: Attribute) -> bool:
         """Return whether a cast by way of a type is the same as one without."""
-        sizes = [t.size for t in (first, middle, last) if t in infer.INTEGERS]
-        if len(sizes) == 3 and sizes[2] <= sizes[1]:
+        ranges = [infer.range_of(t) for t in (first, middle, last)]
+        sizes = [high - low for low, high in filter(None, ranges)]
+        if len(sizes) == 3 and i1 not in (middle, last) and sizes[2] <= sizes[1]:
             return True  # the low bits of the low bits
         # From a float, an integer that does not fit is the nearest; from an integer it wraps.
-        wraps = infer.range_of(first) is not None and infer.range_of(last) is not None and last != i1
-        alike = not wraps or infer.range_of(middle) is not None or _keeps(first, last)
+        wraps = ranges[0] is not None and ranges[2] is not None and last != i1
+        alike = not wraps or ranges[1] is not None or _keeps(first, last)
         return alike and _keeps(first, middle)
 
 

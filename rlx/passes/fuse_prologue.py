@@ -26,7 +26,8 @@ from rlx.dialects import mir
 from rlx.dialects.common import element_bytes
 from rlx.dialects.kinds import BinaryKind
 from rlx.lowering.dot import refusal
-from rlx.lowering.tensor_nodes import Graph, lane_axes
+from rlx.lowering.tensor_lanes import lane_axes
+from rlx.lowering.tensor_nodes import Graph
 from rlx.passes.fuse_common import Fusion, Join, cannot_group, launch_of, users
 from rlx.passes.fusion_cost import nbytes, source
 

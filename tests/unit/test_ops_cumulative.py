@@ -16,6 +16,7 @@ from rlx.flow.source import MapWeights
 from rlx.functions import CompiledFunction, build
 from rlx.lowering.target import Target
 from rlx.ops.cumulative import ArgReduceOp, CumulateOp
+from rlx.ops.grad_indexing import CumsumBackwardOp
 from rlx.passes.source import context, parse
 
 RNG = np.random.default_rng(5)
@@ -116,6 +117,15 @@ def test_indices_of_extremes_by_hand():
     assert meaning(ArgReduceOp, x, kind="min").tolist() == [0, 0, 0]
     assert meaning(ArgReduceOp, x, axis=0).tolist() == [1, 1, 1]
     assert meaning(ArgReduceOp, np.zeros((2, 0))).tolist() == [0, 0]
+
+
+def test_the_gradient_of_sums_is_their_transpose():
+    x, upstream = RNG.random((2, 3, 7, 2))
+    for exclusive in (False, True):
+        for reverse in (False, True):
+            o = {"axis": 1, "exclusive": exclusive, "reverse": reverse}
+            sums, gradient = meaning(CumulateOp, x, **o), meaning(CumsumBackwardOp, upstream, **o)
+            np.testing.assert_allclose((sums * upstream).sum(), (x * gradient).sum())
 
 
 # The kernels

@@ -231,3 +231,9 @@ def test_long_rows_of_weights_are_reduced_before_the_first_step():
     for threads in (1, 2):
         f = CompiledFunction(built, MapWeights({"w": w}), threads, poison=True)
         np.testing.assert_allclose(f(x), x + w.astype(np.float64).sum(), rtol=1e-4, atol=1e-3)
+
+
+@pytest.mark.parametrize(("name", "reductions"), [("sum", 1), ("total", 1), ("softmax", 2)])
+def test_threads_meet_for_each_reduction_of_a_long_row_and_at_the_end(name: str, reductions: int):
+    text = compiled(OVER_ROWS[name][0], 1).ir("llvm")
+    assert text.count("call void @barrier(ptr %scratch") == reductions + 1

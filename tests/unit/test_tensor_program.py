@@ -27,8 +27,8 @@ from xdsl.dialects.builtin import (
 from xdsl.ir import Attribute, Block, Operation, SSAValue
 
 from rlx.dialects import mir
-from rlx.dialects.infer import U8, U32
 from rlx.dialects.common import Dim, DimDef, DimTable, dims_of, element_of, tensor
+from rlx.dialects.infer import U8, U32
 from rlx.dialects.kinds import (
     INTEGER_BINARY,
     INTEGER_UNARY,

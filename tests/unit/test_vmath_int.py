@@ -1,4 +1,4 @@
-"""Element-wise functions of integers, with and without signs, and i1, and casts between all element types, exact."""
+"""Element-wise functions of integers of both signs and of i1, and all casts, exact."""
 
 from __future__ import annotations
 
