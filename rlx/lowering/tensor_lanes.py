@@ -72,9 +72,9 @@ def _is_short(node: Node) -> bool:
     size = source.dims[axis].static
     if size is None or size > SHORT_WINDOW:
         return False
-    return size <= SHORT or any(
-        n.op == "window" and k == n.axis + 1 for n, k in lane_axes(source, axis)
-    )
+    # What is kept lies a few elements apart, or side by side along the windows.
+    near = size <= SHORT and axis - 1 not in node.axes
+    return near or any(n.op == "window" and k == n.axis + 1 for n, k in lane_axes(source, axis))
 
 
 def splits_lanes(node: Node, axis: int) -> bool:

@@ -91,7 +91,7 @@ class Record:
     expand: Callable[[Writer, Any], Sequence[SSAValue]] | None = None
     """Writes it out in primitives and other named operations; None where it has a kernel."""
     kernel: str = ""
-    """The module of lowering with `emit(body)`, and `scratch(op, table)` if threads share memory."""
+    """The module of lowering with `emit(body)`; `scratch(op, table)` if threads share memory."""
     nmse: float = 1e-12
     """The largest mean squared error of f32, over the mean square of what is right."""
 

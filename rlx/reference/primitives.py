@@ -109,7 +109,7 @@ def _(op: mir.LayerNormOp, shape: Shape, precision: Float, x: Array, w: Array, b
 @compute.register
 def _(op: mir.DotOp, shape: Shape, precision: Float, a: Array, b: Array) -> Array:
     swaps = op.transposed
-    if a.dtype in (np.int8, np.uint8):
+    if a.dtype.kind in "iu" and a.dtype.itemsize == 1:
         a, b = a.astype(np.int32), b.astype(np.int32)
     return (a.swapaxes(-1, -2) if swaps[0] else a) @ (b.swapaxes(-1, -2) if swaps[1] else b)
 

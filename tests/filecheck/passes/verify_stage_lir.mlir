@@ -283,7 +283,7 @@ builtin.module @names {
 
 // -----
 
-// CHECK: error: pass 'verify-stage': lir.launch: @draw needs scratch of 384 bytes
+// CHECK: error: pass 'verify-stage': lir.launch: @draw needs scratch [384] i8
 builtin.module @scratch {
   lir.kernel @draw {
   ^bb0(%logits: tensor<1x16xf32>, %params: tensor<8xi32>):
