@@ -93,12 +93,15 @@ class Call:
         self._known = tuple(np.asarray(self.size(d), np.int64) for d in trace.sizes)
         arguments = [self._argument(i) for i in range(len(trace.main.arguments))]
         arguments += [calls.Argument(np.dtype(np.int64))] * len(self._known)
+        self.captured = tuple(trace.captured)
+        """Arrays of the surrounding code, which are read as they are at each call."""
+        arguments += [calls.Argument(np.dtype(a.dtype.name), a.shape) for a in self.captured]
         self.native: calls.Call | None = None
         self.sizes: dict[str, int] = {}
         """Sizes of the program's free dimensions."""
         if program is not None:
             self.sizes = {n: sizes[n] for n in program.manifest.free}
-            self.native = calls.Call(program, arguments, self.sizes)
+            self.native = calls.Call(program, arguments, self.sizes, self.captured)
         self._arguments = arguments
         self.outputs = [
             (tuple(map(self.size, shape)), np.dtype(dtype)) for dtype, shape in traced.output_types
@@ -126,8 +129,9 @@ class Call:
 
     def run(self, leaves: Sequence[Any], out: Any) -> Any:
         """Return the function's result on the arrays and numbers of the call."""
-        arguments = zip(leaves, self._arguments, strict=False)
-        inputs = (*(_ready(x, a.dtype, a.number) for x, a in arguments), *self._known)
+        given = (*leaves, *self._known, *self.captured)
+        pairs = zip(given, self._arguments, strict=True)
+        inputs = tuple(_ready(x, a.dtype, a.number) for x, a in pairs)
         results = self._into(out, inputs) if out is not None else self._run(inputs, None)
         return results[0] if self.single else self._built(results)
 
@@ -138,7 +142,10 @@ class Call:
         outs = native.results() if outs is None else outs
         status = native.enter(native.address, inputs, outs, native.wait)
         if status and not native.again(status, inputs, outs):
-            raise RlxError(f"{self.entry.traced.trace.name}: the call's arrays changed meanwhile")
+            raise RlxError(
+                f"{self.entry.traced.trace.name}: an array that the function has from the code around"
+                " it is no longer of the shape that it was traced with: give it as an argument"
+            )
         return outs
 
     def _built(self, results: Sequence[Array]) -> Any:
@@ -154,7 +161,7 @@ class Call:
         results: list[Array] = []
         for i, array in enumerate(given):
             flags, (shape, dtype) = array.flags, self.outputs[i]
-            others = (*arrays, *self.entry.traced.trace.captured, *given[:i])
+            others = (*arrays, *self.captured, *given[:i])
             direct = flags.c_contiguous and flags.aligned and array.dtype is dtype
             direct = direct and not any(np.may_share_memory(array, other) for other in others)
             results.append(array if direct else np.empty(shape, dtype))
@@ -227,9 +234,6 @@ def compile_trace(
         cache.put(key, compiled.to_bytes())
     program = Program(compiled.manifest, compiled.code, shared_team(threads), Segment(64), poison)
     program.start(Segment(64))
-    first = len(trace.inputs()) - len(trace.captured)
-    for i, array in enumerate(trace.captured, first):
-        program.bind_input(f"x{i}", _ready(array, array.dtype, False))
     return program, found is not None
 
 

@@ -147,8 +147,9 @@ class JitFunction(Generic[P, R]):
                 outs: tuple[Any, ...] = native.results()
             else:
                 outs = cast("tuple[Any, ...]", out) if type(out) is tuple else (out,)
-            status = native.enter(native.address, args, outs, native.wait)
-            if status == 0 or native.again(status, args, outs):
+            given = args + native.more if native.more else args
+            status = native.enter(native.address, given, outs, native.wait)
+            if status == 0 or native.again(status, given, outs):
                 return outs[0] if single else outs
         return self._slow(args, out, options)
 

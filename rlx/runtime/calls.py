@@ -61,13 +61,21 @@ class Call:
     means that it did not: `again` says why, and runs it where that is possible.
     """
 
-    def __init__(self, program: Program, arguments: Sequence[Argument], sizes: Mapping[str, int]):
+    def __init__(
+        self,
+        program: Program,
+        arguments: Sequence[Argument],
+        sizes: Mapping[str, int],
+        more: tuple[Array, ...] = (),
+    ):
         """
-        Prepare a program whose first inputs are `arguments`, for sizes of its free dimensions.
+        Prepare a program whose inputs are `arguments`, for sizes of its free dimensions.
 
+        `more` are arrays for the last of them, which the caller has to add to those of each call.
         Raises RlxError for sizes that it can't have, and where memory lacks.
         """
         self.program = program
+        self.more = more
         manifest = program.manifest
         with program.held():
             self._dims, bound = program.words(sizes)
@@ -85,9 +93,8 @@ class Call:
         self.enter = code.enter_at_once if self.team is None else code.enter
         self.wait = 0 if self.team is None else 1
         self._pool: list[tuple[Array, ...]] = []
-        self._kept = POOL if self._result_bytes() * 2 <= POOL_BYTES else 1
-        if self._result_bytes() > POOL_BYTES:
-            self._kept = 0
+        self._kept = min(POOL, POOL_BYTES // max(self._result_bytes(), 1))
+        self._idle = _idle(tuple(map(_is_part, self.shapes, self.dtypes)))
         _programs.add(program)
 
     def _prepared(self, arguments: Sequence[Argument]) -> list[int]:
@@ -136,7 +143,7 @@ class Call:
     def results(self) -> tuple[Array, ...]:
         """Return arrays for the results that nobody else has."""
         for outs in self._pool:
-            if _unused(outs):
+            if _references(outs) <= self._idle:
                 return outs
         outs = tuple(map(_empty, self.shapes, self.dtypes))
         if len(self._pool) < self._kept:
@@ -149,10 +156,15 @@ def _entry(dtype: np.dtype[Any], shape: Sequence[int], flags: int, cell: int) ->
     return [id(dtype), len(shape), flags, nbytes, cell, enter.ARRAY, *shape]
 
 
+def _is_part(shape: tuple[int, ...], dtype: np.dtype[Any]) -> bool:
+    """Return whether an array for results is a part of another one, so that it can be aligned."""
+    return prod(shape) * dtype.itemsize >= _ALIGNED_FROM
+
+
 def _empty(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
     """Return a new array, whose elements from some size on are as vectors like them."""
     size = prod(shape) * dtype.itemsize
-    if size < _ALIGNED_FROM:
+    if not _is_part(shape, dtype):
         return np.empty(shape, dtype)
     memory = np.empty(size + 64, np.uint8)
     start = -memory.ctypes.data % 64
@@ -160,30 +172,27 @@ def _empty(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
 
 
 def _references(outs: tuple[Array, ...]) -> int:
-    """Return the references to a tuple and to the arrays in it, those of this module included."""
+    """
+    Return the references to a tuple, the arrays in it and what they are parts of.
+
+    A view of an array keeps what that is a part of, not the array itself.
+    """
     count = sys.getrefcount(outs)
     for array in outs:
         count += sys.getrefcount(array)
+        if array.base is not None:
+            count += sys.getrefcount(array.base)
     return count
 
 
-def _unused(outs: tuple[Array, ...]) -> bool:
-    return _references(outs) <= _idle(len(outs))
-
-
 @cache
-def _idle(count: int) -> int:
-    """Return what `_unused` counts for a tuple of arrays that only a pool has."""
-    pool = [tuple(np.empty(1) for _ in range(count))]
+def _idle(parts: tuple[bool, ...]) -> int:
+    """Return what `_references` counts for a tuple of arrays that only a pool has."""
+    pool = [tuple(_empty((_ALIGNED_FROM if part else 1,), np.dtype(np.uint8)) for part in parts)]
     for outs in pool:
-        # As `_unused` asks, from a frame that holds the tuple too.
-        found = _asked(outs)
-        return found
+        # As `results` asks.
+        return _references(outs)
     return 0
-
-
-def _asked(outs: tuple[Array, ...]) -> int:
-    return _references(outs)
 
 
 _NUMPY = {

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
-import sys
 import threading
+from collections.abc import Callable
 from functools import cache
+from typing import Any
 
 import numpy as np
 import pytest
@@ -198,16 +199,30 @@ def test_a_forked_child_calls_what_its_parent_prepared():
     check(run(call, x, w, 4.0), x, w, 4.0)
 
 
-def test_an_unused_tuple_is_told_from_a_used_one():
-    for count in (1, 2, 3):
-        pool = [tuple(np.empty(2) for _ in range(count))]
-        for outs in pool:
-            assert calls._unused(outs)
-        del outs
-        user = pool[0]
-        for outs in pool:
-            assert not calls._unused(outs)
-        user = pool[0][count - 1]
-        for outs in pool:
-            assert not calls._unused(outs)
-        assert sys.getrefcount(user) > 2
+@pytest.mark.parametrize("size", [3, 1000])
+@pytest.mark.parametrize(
+    "keep",
+    [
+        lambda a: a,
+        lambda a: a[1:2],
+        lambda a: a.T,
+        lambda a: a.reshape(1, -1),
+        lambda a: a.base if a.base is not None else a,
+        lambda a: a.view(np.uint32)[::2],
+        memoryview,
+    ],
+    ids=["array", "slice", "transpose", "reshape", "base", "view", "memoryview"],
+)
+def test_what_a_user_holds_is_never_written_again(size: int, keep: Callable[[np.ndarray], Any]):
+    call = prepared(program(1), 1, size)
+    x, w = inputs(1, size)
+    # Calls by turns, of which one result each is kept in some form.
+    kept = [keep(run(call, x, w, float(i))[i % 2]) for i in range(5)]
+    copies = [np.array(k) for k in kept]
+    for i in range(5):
+        run(call, x, w, 100.0 + i)
+    for now, then in zip(kept, copies, strict=True):
+        np.testing.assert_array_equal(np.array(now), then)
+    del kept, now
+    used = {tuple(a.ctypes.data for a in run(call, x, w, 1.0)) for _ in range(8)}
+    assert len(used) <= calls.POOL

@@ -390,3 +390,26 @@ def test_stages_and_reports(rng: np.random.Generator):
     assert measured.runs >= 5
     assert 0 < measured.best <= measured.seconds
     assert f.__name__ == "f"
+
+
+def test_arrays_of_the_code_around_are_read_at_each_call():
+    rng = np.random.default_rng(5)
+    table, x = rng.standard_normal(20000), rng.standard_normal(10000)
+    for view in (table[:10000], table[::2], table[10000:][::-1]):
+        f = rlx.jit(lambda x, view=view: x * 2 + view)
+        f(x)
+        table[:] = rng.standard_normal(20000)
+        np.testing.assert_array_equal(f(x), x * 2 + view)
+        wanted = x * 2 + view
+        f(x, out=view)
+        np.testing.assert_array_equal(view, wanted)
+
+
+def test_an_array_around_that_was_resized_is_an_error():
+    table = np.arange(10000.0)
+    f = rlx.jit(lambda x: x + table)
+    x = np.ones(10000)
+    f(x)
+    table.resize(10, refcheck=False)
+    with pytest.raises(RlxError, match="no longer of the shape that it was traced with"):
+        f(x)
