@@ -25,6 +25,7 @@ from xdsl.ir import Block as IrBlock
 from rlx.dialects import mir
 from rlx.dialects.common import ANY, DIMS, Dim, DimDef, DimTableAttr, dims_of, tensor
 from rlx.dialects.control import IfOp, WhileOp, YieldOp
+from rlx.dialects.infer import U8, U32
 from rlx.dialects.kinds import BinaryKind, CompareKind, ReduceKind, UnaryKind
 from rlx.jit.trace import Block, Node, Trace, Type
 
@@ -34,6 +35,8 @@ ELEMENTS: dict[str, Attribute] = {
     "float32": f32,
     "float64": f64,
     **{f"int{n}": IntegerType(n) for n in (8, 16, 32, 64)},
+    "uint8": U8,
+    "uint32": U32,
 }
 
 

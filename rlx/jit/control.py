@@ -138,7 +138,7 @@ def _turn(
 def fori_loop(lower: object, upper: object, body: Function, init: Any) -> Any:
     """Return `init` after `body(i, carried)` for each i from lower up to upper."""
     first, last = (core.lift(x, what="rlx.fori_loop") for x in (lower, upper))
-    if first.dtype.kind != "i" or last.dtype.kind != "i":
+    if first.dtype.kind not in "iu" or last.dtype.kind not in "iu":
         raise fail(f"rlx.fori_loop: expected integers, got {first.dtype} and {last.dtype}")
 
     def turn(state: Any) -> Any:

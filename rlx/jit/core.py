@@ -13,7 +13,17 @@ import numpy as np
 
 from rlx.errors import RlxError
 from rlx.jit.dims import Dim, Dims
-from rlx.jit.trace import DTYPES, LARGEST_CONSTANT, Array, Block, Shape, Trace, current, fail
+from rlx.jit.trace import (
+    DTYPES,
+    LARGEST_CONSTANT,
+    Array,
+    Block,
+    Shape,
+    Trace,
+    current,
+    fail,
+    user_line,
+)
 
 DType: TypeAlias = np.dtype[Any]
 
@@ -88,7 +98,7 @@ def lift(x: object, dtype: DType | None = None, what: str = "rlx.numpy") -> Any:
         value = wrap(trace, trace.size_value(x.name), int)
         return value if dtype is None else cast_to(value, dtype)
     if isinstance(x, SCALARS):
-        array = np.asarray(x, dtype)
+        array = _number(x, dtype, what)
         weak = None if dtype is not None or isinstance(x, bool) else type(x)
         return constant(trace, array, weak)
     if isinstance(x, list | tuple):
@@ -99,6 +109,22 @@ def lift(x: object, dtype: DType | None = None, what: str = "rlx.numpy") -> Any:
         value = constant(trace, array) if small else _capture(trace, array)
         return value if dtype is None else cast_to(value, dtype)
     raise fail(f"{what}: expected an array or a number, got {type(x).__name__}")
+
+
+def _number(x: bool | float, dtype: DType | None, what: str) -> Array:
+    """Return a Python number as an array; raises OverflowError where its dtype lacks it."""
+    wanted: DType = np.dtype(type(x)) if dtype is None else dtype
+    try:
+        return np.asarray(x, wanted)
+    except OverflowError:
+        limits = ""
+        if wanted.kind in "iu":
+            info = np.iinfo(cast(Any, wanted))
+            limits = f" (from {info.min} to {info.max})"
+        raise OverflowError(
+            f"{what}: expected a number of {wanted}{limits}, got an integer of "
+            f"{int(x).bit_length()} bits\n  at {user_line()}"
+        ) from None
 
 
 def _capture(trace: Trace, array: Array) -> Any:
@@ -186,6 +212,8 @@ def cast_to(x: Value, dtype: DType) -> Any:
     """Return a value's elements as another dtype, as `mir.cast` defines it."""
     if x.dtype == dtype:
         return x if x.weak is None else wrap(x.trace, x.here().number)
+    if dtype not in DTYPES:
+        raise fail(f"expected one of {', '.join(d.name for d in DTYPES)}, got {dtype}")
     return make(x, dtype, x.dims, "cast", (), x)
 
 

@@ -127,7 +127,7 @@ def meshgrid(*arrays: object, indexing: str = "xy") -> list[Any]:
 def one_hot(x: object, count: SizeLike, dtype: object = None) -> Any:
     """Return, along a new last axis, 1 at the place that each integer names and 0 elsewhere."""
     ids = core.lift(x, what="one_hot")
-    if ids.dtype.kind != "i":
+    if ids.dtype.kind not in "iu":
         raise fail(f"one_hot: expected integers, got {ids.dtype}")
     places = _iota((count,), 0, INT64)
     on = elementwise.apply("equal", manipulation.expand_dims(ids, -1), places)

@@ -17,7 +17,7 @@ import numpy as np
 from rlx.jit import core
 from rlx.jit.core import BOOL, FLOAT16, FLOAT32, DType, Value
 from rlx.jit.sizes import Size
-from rlx.jit.trace import fail
+from rlx.jit.trace import DTYPES, fail
 
 Rule: TypeAlias = Callable[..., Any]
 Unary: TypeAlias = Callable[[Any], Any]
@@ -62,7 +62,7 @@ def _loop(name: str, kinds: tuple[type | DType, ...]) -> tuple[DType, ...]:
     """Return the dtypes of the operands and of the result of numpy's loop."""
     ufunc = getattr(np, name)
     found = ufunc.resolve_dtypes((*kinds, None))
-    if any(t.kind not in "bif" or t.itemsize > 8 for t in found):
+    if any(t not in DTYPES for t in found):
         raise TypeError(f"{name}: rlx has no loop for {', '.join(map(str, kinds))}")
     return found
 
@@ -77,7 +77,7 @@ def _rounded(x: object, dtype: DType) -> object:
 def _for_comparison(args: tuple[object, ...], inputs: list[DType]) -> list[DType]:
     """Return dtypes that have the numbers of a comparison: int8 < 300 is true in numpy too."""
     for x, dtype in zip(args, inputs, strict=True):
-        if isinstance(x, int) and dtype.kind == "i":
+        if isinstance(x, int) and dtype.kind in "iu":
             limits = np.iinfo(dtype)
             if not limits.min <= x <= limits.max:
                 return [core.INT64] * len(inputs)
@@ -476,7 +476,7 @@ ALIASES = {
 def power(a: object, b: object) -> Any:
     """Return a ** b; the exponents that numpy treats apart are so here too."""
     if _is_scalar(b) and isinstance(a, Value):
-        if isinstance(b, int) and a.dtype.kind in "ib":
+        if isinstance(b, int) and a.dtype.kind in "iub":
             kind = _loop("power", (a.weak or a.dtype, BOOL if isinstance(b, bool) else int))[0]
             return integer_power(core.lift(a, kind), int(b))
         if a.dtype.kind == "f" and b in (2, 0.5, -1):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial, update_wrapper
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, cast, overload
@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, cast, overlo
 import numpy as np
 
 from rlx.errors import RlxError
+from rlx.jit.checks import INT64, NUMBERS, axes_of, check_hashable, checked, class_of, signature_of
 from rlx.jit.entry import Call, Entry, Traced, compile_trace
 from rlx.jit.sizes import Size
-from rlx.jit.trace import DTYPES, Trace, tracing, writing
-from rlx.jit.tree import flatten, unflatten
+from rlx.jit.trace import Trace, tracing, writing
+from rlx.jit.tree import flatten, identity, unflatten
 
 if TYPE_CHECKING:
     from rlx.jit.report import Benchmark, Explanation, Lowered
@@ -28,9 +29,6 @@ KEPT_CALLS = 1024
 """Calls by shape that a function remembers; beyond, it starts over."""
 KEPT_BYTES = 256 << 20
 """Of results of such calls, as large as they are together."""
-_ARRAYS = (np.ndarray, np.memmap)
-_NUMBERS: dict[type, type | None] = {bool: None, int: int, float: float}
-"""Python's numbers, and as which their dtype gives way to those of arrays."""
 
 
 @dataclass
@@ -92,25 +90,26 @@ class JitFunction(Generic[P, R]):
         precision: str = "exact",
         threads: int | None = None,
     ):
-        if not callable(cast(object, function)):
-            raise RlxError(f"rlx.jit: expected a function, got {function!r:.80}")
+        self._signature = signature_of(function)
         if precision not in PRECISIONS:
             raise RlxError(f"precision: expected one of {', '.join(PRECISIONS)}, got {precision!r}")
         update_wrapper(self, function)
         self._function = function
         self._name = getattr(function, "__name__", "function").strip("<>")
-        self._signature = inspect.signature(function)
         taken = self._signature.parameters.get("out")
-        if taken is not None and taken.default is inspect.Parameter.empty:
+        # numpy's functions mean the same by it.
+        home = str(getattr(function, "__module__", "")).split(".")[0]
+        numpys = isinstance(function, np.ufunc) or home == "numpy"
+        if taken is not None and not (numpys and taken.default is None):
             raise RlxError(
                 f"rlx.jit: {self._name} has an argument named out: that is where callers of a "
-                "compiled function give the arrays for its results"
+                "compiled function give the arrays for its results: give it another name"
             )
         self._static = frozenset(self._names("static_argnames", static_argnames))
         names = self._names("specialize", specialize)
-        axes = cast("Mapping[str, Sequence[int]]", specialize)
+        axes = cast("Mapping[str, object]", specialize)
         every = not isinstance(specialize, Mapping)
-        self._fixed = {n: None if every else frozenset(axes[n]) for n in names}
+        self._fixed = {n: None if every else axes_of(n, axes[n]) for n in names}
         self._precision = precision
         self._threads = threads
         self._last: tuple[Any, bool] | None = None
@@ -123,9 +122,11 @@ class JitFunction(Generic[P, R]):
     def _names(self, what: str, names: Iterable[str]) -> list[str]:
         if isinstance(names, str):
             names = (names,)
+        if not isinstance(cast(object, names), Iterable):
+            raise RlxError(f"{what}: expected names of arguments, got {names!r:.80}")
         found = list(names)
         for name in found:
-            if name not in self._signature.parameters:
+            if not isinstance(cast(object, name), str) or name not in self._signature.parameters:
                 known = ", ".join(self._signature.parameters) or "none"
                 raise RlxError(
                     f"{what}: expected arguments of {self._name} ({known}), got {name!r}"
@@ -182,8 +183,7 @@ class JitFunction(Generic[P, R]):
     def _call(self, args: Sequence[Any], options: Mapping[str, Any]) -> tuple[Call, list[Any]]:
         """Return the call for arguments, traced and compiled where there is none yet."""
         given = self._given(args, options)
-        # 1 and True are equal, and not the same for the function.
-        statics = tuple((name, _type(value), value) for name, value in given.statics)
+        statics = tuple((name, identity(value)) for name, value in given.statics)
         key = (given.structures, statics, tuple(map(_leaf_key, given.leaves)))
         shapes = [np.shape(x) for x in given.leaves]
         whole = (key, tuple(shapes))
@@ -219,9 +219,9 @@ class JitFunction(Generic[P, R]):
             structures.append((name, flatten(value, leaves)))
             names += [name] * (len(leaves) - len(names))
         for name, value in statics:
-            _check_hashable(self._name, name, value)
+            check_hashable(self._name, name, value)
         for i, (name, leaf) in enumerate(zip(names, leaves, strict=True)):
-            leaves[i] = _checked(f"{self._name}: argument '{name}'", leaf)
+            leaves[i] = checked(f"{self._name}: argument '{name}'", leaf)
         return Given(tuple(structures), tuple(statics), leaves, names)
 
     def _trace(self, given: Given) -> Traced:
@@ -248,13 +248,19 @@ class JitFunction(Generic[P, R]):
     def _argument(self, trace: Trace, leaf: Any, name: str) -> Any:
         from rlx.jit.tracer import Tracer
 
-        if type(leaf) in _NUMBERS:
+        if type(leaf) in NUMBERS:
             number = trace.value(np.asarray(leaf).dtype, ())
-            weak = _NUMBERS.get(_type(leaf))
+            weak = NUMBERS.get(class_of(leaf))
         else:
-            fixed = self._fixed.get(name, frozenset())
             rank = len(leaf.shape)
-            axes = range(rank) if fixed is None else [a % max(rank, 1) for a in fixed]
+            fixed = self._fixed.get(name, ())
+            beyond = [a for a in fixed or () if not -rank <= a < rank]
+            if beyond:
+                raise RlxError(
+                    f"{self._name}: specialize: argument '{name}' has {rank} axes, got axis "
+                    f"{beyond[0]}"
+                )
+            axes = range(rank) if fixed is None else [a % rank for a in fixed]
             dims = tuple(
                 size if size == 1 or i in axes else trace.dims.free(size)
                 for i, size in enumerate(leaf.shape)
@@ -312,18 +318,14 @@ class Given:
     names: list[str]
 
 
-def _type(x: object) -> type:
-    return type(x)
-
-
 def _plain_key(args: Sequence[Any]) -> Any:
     """Return the key of a call with arrays and numbers alone; None for any other."""
     key: list[Any] = []
     for x in args:
-        kind = _type(x)
+        kind = class_of(x)
         if kind is np.ndarray:
             key.append((x.shape, x.dtype))
-        elif kind in _NUMBERS:
+        elif kind in NUMBERS and (kind is not int or x in INT64):
             key.append(kind)
         else:
             return None
@@ -331,35 +333,8 @@ def _plain_key(args: Sequence[Any]) -> Any:
 
 
 def _leaf_key(x: Any) -> Any:
-    kind = _type(x)
-    return kind if kind in _NUMBERS else (x.dtype.newbyteorder("=").char, x.ndim)
-
-
-def _check_hashable(function: str, name: str, value: object) -> None:
-    try:
-        hash(value)
-    except TypeError:
-        raise RlxError(
-            f"{function}: static argument '{name}': expected a value with a hash, got "
-            f"{type(value).__name__}: give a tuple instead of a list, an array as a plain argument"
-        ) from None
-
-
-def _checked(what: str, x: Any) -> Any:
-    """Return a leaf that can be an input; raises RlxError for any other."""
-    if type(x) in _NUMBERS:
-        return x
-    if type(x) in _ARRAYS or isinstance(cast(object, x), np.generic):
-        if x.dtype.newbyteorder("=") in DTYPES:
-            return x
-        names = ", ".join(d.name for d in DTYPES)
-        raise RlxError(
-            f"{what}: expected an array of {names}, got {x.dtype}: convert it with astype"
-        )
-    raise RlxError(
-        f"{what}: expected a numpy array or a number, got {type(x).__name__}: convert it with "
-        "numpy.asarray, or name the argument in static_argnames"
-    )
+    kind = class_of(x)
+    return kind if kind in NUMBERS else (x.dtype.newbyteorder("=").char, x.ndim)
 
 
 def _finish(trace: Trace, result: Any, name: str, numbers: frozenset[int]) -> Traced:
@@ -375,6 +350,11 @@ def _finish(trace: Trace, result: Any, name: str, numbers: frozenset[int]) -> Tr
         elif isinstance(cast(object, leaf), core.Value | np.ndarray | np.generic):
             trace.main.results.append(core.lift(leaf, what=f"{name}: the result").number)
             found.append(("array", len(trace.main.results) - 1))
+        elif isinstance(leaf, Iterator | Awaitable):
+            raise RlxError(
+                f"{name}: the result: expected arrays and nests of them, got "
+                f"{class_of(cast(object, leaf)).__name__}: return a list"
+            )
         else:
             found.append(("value", leaf))
     return Traced(trace, structure, tuple(found), numbers)

@@ -73,7 +73,7 @@ def _masked(item: object) -> Any:
                 "a mask of traced values would give an array whose size depends on them: use "
                 "rlx.numpy.where, or multiply with the mask before a reduction"
             )
-        if item.dtype.kind != "i":
+        if item.dtype.kind not in "iu":
             raise IndexError("arrays used as indices must be of integer (or boolean) type")
         return item
     array = np.asarray(item)
@@ -241,7 +241,7 @@ def wrapped(value: Value, ids: Value, axis: int) -> Any:
     """Return indices of an axis as int64 where negative ones count from the end."""
     from rlx.jit import elementwise
 
-    if ids.dtype.kind != "i":
+    if ids.dtype.kind not in "iu":
         raise IndexError("arrays used as indices must be of integer (or boolean) type")
     if not _may_wrap(value, ids, axis):
         return core.cast_to(ids, INT64)

@@ -52,11 +52,11 @@ def _finish(result: Value, x: Value, axes: Sequence[int], keepdims: bool, dtype:
 
 
 def accumulated(x: object, dtype: object, name: str) -> tuple[Any, DType]:
-    """Return what is summed, and the dtype of the sum: integers have at least 64 bits."""
+    """Return what is summed, and the dtype of the sum: that of integers is int64."""
     value = core.lift(x, what=name)
     if dtype is not None:
         value = core.cast_to(value, np.dtype(cast(Any, dtype)))
-    elif value.dtype.kind in "bi":
+    elif value.dtype.kind in "biu":
         value = core.cast_to(value, INT64)
     return _wide(value), value.dtype
 

@@ -30,7 +30,8 @@ Type: TypeAlias = tuple[str, Shape]
 DTYPES = tuple(
     np.dtype(name)
     for name in (
-        "bool", "int8", "int16", "int32", "int64", "float16", "float32", "float64",
+        "bool", "int8", "int16", "int32", "int64", "uint8", "uint32",
+        "float16", "float32", "float64",
     )
 )  # fmt: skip
 """Elements of the arrays that a traced function takes and makes."""

@@ -157,7 +157,8 @@ class Manifest:
             if prod(_size(d, values) for d in shape) >= MOST:
                 raise RlxError(
                     f"{self.name}: expected tensors of fewer than 2^31 elements, got one of "
-                    f"{[_size(d, values) for d in shape]}: give its dimensions bounds"
+                    f"{[_size(d, values) for d in shape]}: fix its sizes (in rlx.jit with "
+                    "specialize=), or give its dimensions bounds"
                 )
         for bound in self.bounds:
             if not bound.holds(values):

@@ -156,6 +156,8 @@ def _node(op: Operation, name: str, dims: tuple[Size, ...], args: tuple[Node, ..
             return replace(node, kind=str(op.kind.data))
         case mir.ReduceOp():
             axes = tuple(sorted(numbers(op.axes)))
+            if not axes:
+                return replace(node, op="reshape")
             return replace(node, kind=str(op.kind.data), axes=axes)
         case mir.TransposeOp():
             return replace(node, axes=tuple(numbers(op.order)))

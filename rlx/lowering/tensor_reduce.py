@@ -133,9 +133,6 @@ class Program(Pull):
     # Reductions
 
     def reduce(self, node: Node, ats: Sequence[At]) -> list[Value]:
-        source = node.args[0]
-        if not node.axes:
-            return self.pull(source, ats)
         if ats[0].uniform:
             return [
                 self.places.place(

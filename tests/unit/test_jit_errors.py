@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
+
 import numpy as np
 import pytest
 from numpy.exceptions import AxisError
@@ -143,6 +145,166 @@ def test_options_that_do_not_fit():
         rlx.jit(lambda x, out: x)
     with pytest.raises(RlxError, match="threads"):
         rlx.jit(lambda x: x, threads=0)(X)
+    with pytest.raises(RlxError, match="has an argument named out"):
+        rlx.jit(lambda x, out=None: x)
+    with pytest.raises(RlxError, match=r"specialize: expected axes of argument 'x', .*got 5"):
+        rlx.jit(lambda x: x, specialize={"x": 5})
+    with pytest.raises(RlxError, match=r"specialize: expected axes of argument 'x', .*got 'ab'"):
+        rlx.jit(lambda x: x, specialize={"x": "ab"})
+    with pytest.raises(RlxError, match="static_argnames: expected names of arguments, got 5"):
+        rlx.jit(lambda x: x, static_argnames=5)
+    with pytest.raises(RlxError, match=r"static_argnames: expected arguments of .*got \['x'\]"):
+        rlx.jit(lambda x: x, static_argnames=[["x"]])
+    with pytest.raises(RlxError, match="specialize: argument 'x' has 2 axes, got axis -3"):
+        rlx.jit(lambda x: x, specialize={"x": (0, -3)})(X)
+    assert np.array_equal(rlx.jit(lambda x: x * 1, specialize={"x": (-2, 1)})(X), X)
+    with pytest.raises(RlxError, match="got <built-in function max>, whose arguments"):
+        rlx.jit(max)
+
+
+def test_generators_and_coroutines():
+    def generator(x):
+        yield x
+
+    async def coroutine(x):
+        return x
+
+    async def both(x):
+        yield x
+
+    class Called:
+        def __call__(self, x):
+            yield x
+
+    for f, message in (
+        (generator, "a generator"),
+        (both, "a generator"),
+        (Called(), "a generator"),
+        (coroutine, "a coroutine"),
+    ):
+        with pytest.raises(RlxError, match=message):
+            rlx.jit(f)
+    with pytest.raises(RlxError, match=r"the result: expected arrays .* got generator"):
+        rlx.jit(lambda x: generator(x))(X)
+    with pytest.raises(RlxError, match=r"the result: expected arrays .* got map"):
+        rlx.jit(lambda x: map(abs, [x]))(X)
+
+
+@pytest.mark.parametrize("number", [2**63, -(2**63) - 1, 2**70, 10**400])
+def test_integers_beyond_int64(number: int):
+    f = rlx.jit(lambda a, b: a + b)
+    for _ in range(2):
+        with pytest.raises(RlxError, match=r"argument 'b': expected an integer of int64, .* bits"):
+            f(np.ones(2), number)
+        # Then with the calls of other numbers known.
+        f(np.ones(2), 2**63 - 1)
+        f(np.ones(2), -(2**63))
+    with pytest.raises(OverflowError, match=r"expected a number of int64 \(from -92.* bits\n  at"):
+        rlx.jit(lambda a: a + number)(np.ones(2, np.int64))
+    with pytest.raises(OverflowError, match=r"expected a number of int64"):
+        rlx.jit(lambda a: (a, rnp.asarray(number)))(np.ones(2))
+    if number < 1 << 100:
+        assert np.array_equal(rlx.jit(lambda a: a + number)(np.ones(2)), np.ones(2) + number)
+    else:
+        with pytest.raises(OverflowError, match=r"expected a number of float64"):
+            rlx.jit(lambda a: a + number)(np.ones(2))
+
+
+STATICS = [
+    [(1,), (1.0,), (True,), (np.float32(1),), (np.int8(1),)],
+    [0.0, -0.0, 0, False],
+    [(2, (0.0,)), (2, (-0.0,)), (2.0, (0.0,))],
+    [frozenset({1}), frozenset({1.0}), frozenset({True})],
+    [1j, 1j * -1, complex(-0.0, 1)],
+    [np.float64(1), 1.0],
+]
+
+
+@pytest.mark.parametrize("values", STATICS)
+def test_statics_that_are_equal_are_not_the_same(values):
+    seen = []
+
+    def f(a, s):
+        seen.append(s)
+        return a * len(seen)
+
+    f = rlx.jit(f, static_argnames="s")
+    for _ in range(2):
+        for i, value in enumerate(values, 1):
+            assert np.array_equal(f(X, value), X * i)
+    assert list(map(repr, seen)) == list(map(repr, values))
+    assert f.stats.traces == len(values)
+
+
+def test_statics_of_dataclasses_and_nan():
+    @dataclass(frozen=True)
+    class Options:
+        scale: object
+        parts: object = ()
+
+    @dataclass
+    class Own:
+        parts: object
+
+        def __hash__(self):
+            return 0
+
+    f = rlx.jit(lambda a, s: a * 2, static_argnames="s")
+    for value in (float("nan"), (float("nan"),), np.float32("nan"), Options(float("nan"))):
+        before = f.stats.traces
+        f(X, value)
+        f(X, type(value)([float("nan")]) if isinstance(value, tuple) else value)
+        assert f.stats.traces == before + 1
+    before = f.stats.traces
+    f(X, float("inf") - float("inf"))
+    f(X, Options(float("inf") - float("inf")))
+    assert f.stats.traces == before
+    g = rlx.jit(lambda a, s: a * s.scale, static_argnames="s")
+    assert g(X[0].astype(np.int32), Options(2)).dtype == np.int32
+    assert g(X[0].astype(np.int32), Options(2.0)).dtype == np.float64
+    # A hash of its own serves, though the field has none.
+    f(X, Own([1]))
+    f(X, Own([1]))
+    assert f.stats.traces == before + 1
+
+
+def test_keys_of_dicts_that_are_equal_are_not_the_same():
+    f = rlx.jit(lambda d: d)
+    for key in (1, True, 1.0, (1,), (True,), 1):
+        assert [repr(k) for k in f({key: X})] == [repr(key)]
+    assert f.stats.traces == 5
+
+
+def test_fields_without_init_are_carried():
+    @dataclass(frozen=True)
+    class State:
+        x: object
+        total: object = field(init=False, default=0.0)
+
+        def __post_init__(self):
+            object.__setattr__(self, "total", self.x * 0)
+
+    given = State(X)
+    object.__setattr__(given, "total", X[0])
+
+    def f(s):
+        result = State(s.x + 1)
+        object.__setattr__(result, "total", s.total * 3)
+        return result
+
+    result = rlx.jit(f)(given)
+    assert np.array_equal(result.x, X + 1)
+    assert np.array_equal(result.total, X[0] * 3)
+
+
+def test_a_method_of_a_plain_class():
+    class Plain:
+        @rlx.jit
+        def f(self, x):
+            return x
+
+    with pytest.raises(RlxError, match=r"'self'.* make Plain a dataclass .*static_argnames"):
+        Plain().f(X)
 
 
 def test_tracers_do_not_escape():

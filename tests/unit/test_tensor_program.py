@@ -433,6 +433,10 @@ CASES: dict[str, tuple[list[Attribute], Build]] = {
         [t(3, 0), t(4, e=f64)],
         lambda o, x, y: [*sums(o, x, FLOATS, ([1], [0])), o(mir.ReduceOp(SUM, y, []))],
     ),
+    "reduction of no axes": (
+        [t(7), t(3, 70)],
+        lambda o, *args: [o(mir.ReduceOp(k, v, [])) for k in FLOATS for v in args],
+    ),
     "long rows": (
         [t(3, 1000)], lambda o, x: [o(mir.SoftmaxOp(x)), *sums(o, x, FLOATS, ([1], [0]))]
     ),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fuzz.makers import is_comparable, maker
+from fuzz.makers import has_axes, is_comparable, maker
 from fuzz.values import EXACT, SINGLE, Body, Type, Value, is_float, rounds
 
 FLAG = Type((), "i1")
@@ -138,5 +138,39 @@ def loop(b: Body) -> None:
         *body.lines,
         _yield([after, *values]),
         f"}} : ({spelled}) -> ({spelled})",
+    ]
+    b.values += results
+
+
+@maker(has_axes, 2)
+def scan(b: Body, x: Value) -> None:
+    """A loop over the first axis of a value or two, which may stack something."""
+    if b.depth >= MAX_DEPTH:
+        return
+    length = x.dims[0]
+    other = b.pick(lambda v: v.type.rank > 0 and v.dims[0] == length)
+    xs = [x, other] if other is not None and b.rng.random() < 0.5 else [x]
+    types = _types(b)
+    inits = [b.pick(lambda v, t=t: v.type == t) for t in types]
+    noise = [SINGLE if is_float(v) else v.noise for v in inits]
+    arguments = _results(b, types, noise)
+    arguments += _results(b, [Type(v.dims[1:], v.element) for v in xs], [v.noise for v in xs])
+    body = b.inner(arguments)
+    values = _fill(body, types)
+    outputs = [body.pick() for _ in range(b.choose((0, 1, 2)))]
+    stacked = [(v, Type((length, *v.dims), v.element)) for v in outputs]
+    stacked = [(v, type_) for v, type_ in stacked if b.fits(type_)]
+    wanted = [*types, *(type_ for _, type_ in stacked)]
+    results = _results(b, wanted, [*noise, *(v.noise for v, _ in stacked)])
+
+    def listed(items: list) -> str:
+        return ", ".join(map(str, items))
+
+    b.lines += [
+        _named(results, f"hir.scan({listed(inits)}) over ({listed(xs)}) {{"),
+        f"^bb0({', '.join(f'{v}: {v.type}' for v in arguments)}):",
+        *body.lines,
+        _yield([*values, *(v for v, _ in stacked)]),
+        f"}} : ({listed(types)}) over ({listed([v.type for v in xs])}) -> ({listed(wanted)})",
     ]
     b.values += results

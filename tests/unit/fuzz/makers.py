@@ -38,6 +38,8 @@ COMPARE = ("eq", "ne", "lt", "le", "gt", "ge")
 INTEGER_BINARY = (
     "add", "sub", "mul", "div", "max", "min", "mod", "and", "or", "xor", "shl", "shr",
 )  # fmt: skip
+PARTS = {"more": ("c2", "m"), "both": ("seq", "m"), "twice": ("seq", "seq")}
+"""A dimension that is a sum -> one of its parts, from the size of the other on."""
 
 
 @dataclass(frozen=True)
@@ -306,6 +308,16 @@ def slice_(b: Body, x: Value) -> None:
         dims[i] = int(b.rng.integers(1, most + 1))
     type_ = Type(tuple(dims), x.element)
     text = f"mir.slice {x} starts {starts} steps {steps} : {x.type} -> {type_}"
+    b.op(text, type_, x.noise)
+
+
+@maker(lambda x: any(d in PARTS for d in x.dims))
+def narrow(b: Body, x: Value) -> None:
+    """A part of an axis that is a sum: one of the two that it is of."""
+    axis = b.choose([i for i, d in enumerate(x.dims) if d in PARTS])
+    start, size = PARTS[x.dims[axis]]
+    type_ = x.type.at(axis, size)
+    text = f'mir.narrow {x} axis {axis} start "{start}" step 1 : {x.type} -> {type_}'
     b.op(text, type_, x.noise)
 
 
