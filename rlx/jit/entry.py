@@ -143,8 +143,8 @@ class Call:
         status = native.enter(native.address, inputs, outs, native.wait)
         if status and not native.again(status, inputs, outs):
             raise RlxError(
-                f"{self.entry.traced.trace.name}: an array that the function has from the code around"
-                " it is no longer of the shape that it was traced with: give it as an argument"
+                f"{self.entry.traced.trace.name}: an array of the code around the function is "
+                "no longer of the shape that it was traced with: give it as an argument"
             )
         return outs
 

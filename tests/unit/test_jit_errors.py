@@ -332,3 +332,11 @@ def test_a_failed_trace_leaves_nothing_behind():
     assert f(np.ones((6, 2))).shape == (2,)
     with pytest.raises(RlxError, match=r"rlx.jit traces"):
         rnp.exp(X)
+
+
+def test_more_elements_than_a_size_by_name_counts():
+    f = rlx.jit(lambda a, b: (a[:, None] + b).sum())
+    long = np.ones(70000, np.int8)
+    with pytest.raises(RlxError, match=r"fewer than 2\^31 elements, .*rlx\.jit with specialize="):
+        f(long, long)
+    assert f(long[:3], long[:2]) == 12
