@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, TypeAlias, cast
 
 from xdsl.dialects.builtin import (
@@ -200,8 +201,9 @@ class DimTableAttr(ParametrizedAttribute):
 
     def verify(self) -> None:
         upper: dict[str, int] = {}
-        unbounded = self.table.unbounded
-        for d in self.table.dims.values():
+        table = self.table
+        unbounded = table.unbounded
+        for d in table.dims.values():
             if d.low < 0 or d.high < d.low:
                 raise VerifyException(f"dimension '{d.name}': expected 0 <= low <= high, got {d}")
             for operand in d.operands:
@@ -210,7 +212,7 @@ class DimTableAttr(ParametrizedAttribute):
                         f"dimension '{d.name}' uses '{operand}', which is not declared before it"
                     )
             if d.operator in BY_CONSTANT:
-                by = self.table.dims[d.operands[1]]
+                by = table.dims[d.operands[1]]
                 if by.operator or by.low != by.high or by.low < (d.operator == "ceildiv"):
                     raise VerifyException(
                         f"dimension '{d.name}': expected '{by.name}' to be a number"
@@ -295,7 +297,7 @@ class DimTable:
         """Return the dimensions whose sizes are given at run time."""
         return tuple(d.name for d in self.dims.values() if not d.operator and d.low != d.high)
 
-    @property
+    @cached_property
     def unbounded(self) -> frozenset[str]:
         """Return the dimensions without a bound, and those that derive from them."""
         found: set[str] = set()
@@ -312,7 +314,7 @@ class DimTable:
             values[d.name] = d.size(values) if d.operator else sizes.get(d.name, d.high)
         return values
 
-    @property
+    @cached_property
     def upper(self) -> dict[str, int]:
         """Return every dimension's upper bound."""
         return self.bind({})

@@ -8,6 +8,7 @@ for all of them, a few rows at a time.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, cast
 
@@ -32,7 +33,7 @@ def emit(body: Body) -> None:
     kernel(body).run()
 
 
-class _Matrices:
+class _Matrices(ABC):
     """Square matrices `[batch..., n, n]` of floats, and loops over parts of their rows."""
 
     def __init__(self, body: Body):
@@ -45,8 +46,9 @@ class _Matrices:
         self.source = body.pointers[self.op.operands[0]]
         self.outs = dict(zip(body.yielded, body.outs, strict=True))
 
+    @abstractmethod
     def run(self) -> None:
-        raise NotImplementedError
+        """Emit what this thread does of all matrices."""
 
     def number(self, x: float) -> Value:
         return f32(x) if self.size == 4 else f64(x)

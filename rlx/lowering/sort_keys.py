@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
     from rlx.ops.sorting import SortRowsOp
 
 
-class SortedRows:
+class SortedRows(ABC):
     """What ways of sorting rows have in common: keys, and where results go."""
 
     def __init__(self, body: Body, op: SortRowsOp, n: Value, k: Value):
@@ -25,8 +26,9 @@ class SortedRows:
         self.bits = 8 * self.size
         self.outs = dict(zip(body.yielded, body.outs, strict=True))
 
+    @abstractmethod
     def row(self, r: Value) -> None:
-        raise NotImplementedError
+        """Emit the sort of a row."""
 
     def source(self, r: Value) -> Value:
         f = self.f

@@ -6,6 +6,7 @@ The products with the input are those of all rows at once; one kernel goes from 
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from math import prod
 from typing import Any, ClassVar
@@ -168,8 +169,9 @@ class _Layer(NamedOp):
     """Option `order` -> where each of the kernel's gates is."""
 
     @property
+    @abstractmethod
     def cell(self) -> str:
-        raise NotImplementedError
+        """Return which cell the kernel has for it."""
 
     @classmethod
     def infer(cls, types: Sequence[Attribute], o: Mapping[str, Any]) -> Sequence[Attribute]:

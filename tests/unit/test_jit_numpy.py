@@ -250,7 +250,10 @@ def test_reductions(name: str):
 
     check(lambda *x: all_of(getattr(rnp, name), *x), lambda *x: all_of(getattr(np, name), *x),
           *values)  # fmt: skip
-    plain = lambda x: getattr(np, name)(x, axis=0)  # noqa: E731
+
+    def plain(x):
+        return getattr(np, name)(x, axis=0)
+
     check(plain, plain, *arrays("float64", (3, 5)))
 
 
@@ -274,7 +277,10 @@ def test_reductions_with_options():
 
 def test_extremes_with_nan():
     x = np.array([[1, np.nan, 3], [-np.inf, 5, 5]], np.float32)
-    f = lambda x: (x.max(1), x.min(1), x.argmax(1), x.argmin(1), np.fmax(x[0], x[1]), np.nansum(x))  # noqa: E731
+
+    def f(x):
+        return (x.max(1), x.min(1), x.argmax(1), x.argmin(1), np.fmax(x[0], x[1]), np.nansum(x))
+
     for got, want in zip(rlx.jit(f)(x), f(x), strict=True):
         np.testing.assert_array_equal(got, want)
 
@@ -333,7 +339,9 @@ INDICES: list[Any] = [
 
 
 def test_indices():
-    f = lambda x: [x[i] for i in INDICES]  # noqa: E731
+    def f(x):
+        return [x[i] for i in INDICES]
+
     (x,) = arrays("float32", (5, 4, 3))
     for i, (got, want) in enumerate(zip(rlx.jit(f)(x), f(x), strict=True)):
         np.testing.assert_array_equal(got, want, err_msg=str(INDICES[i]))
@@ -352,7 +360,10 @@ def test_slices_for_every_size():
 
 def test_arrays_of_indices_that_are_traced():
     x, i, j = arrays("float32", (6, 5))[0], *arrays("int32", (4,), (4,), low=-5, high=4)
-    f = lambda x, i, j: (x[i], x[:, j], x[i, j], x[i[:, None], j], x[i].sum(0))  # noqa: E731
+
+    def f(x, i, j):
+        return (x[i], x[:, j], x[i, j], x[i[:, None], j], x[i].sum(0))
+
     for got, want in zip(rlx.jit(f)(x, i, j), f(x, i, j), strict=True):
         np.testing.assert_allclose(got, want, rtol=1e-5)
 

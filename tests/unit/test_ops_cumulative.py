@@ -206,7 +206,7 @@ def test_zeros_keep_their_sign():
 def test_operands_that_do_not_fit():
     def refused(message: str, *args: object, **options: object) -> None:
         with pytest.raises(VerifyException, match=message):
-            made(*args, **options)  # pyright: ignore
+            made(*args, **options)  # pyright: ignore: wrong operands are the point
 
     x = tensor([4, 5])
     for op in (CumulateOp, ArgReduceOp):

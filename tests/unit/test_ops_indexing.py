@@ -195,7 +195,7 @@ def test_sums_at_indices_are_in_order_whatever_the_threads(width: int):
 
 def refused(message: str, *args: object, **options: object) -> None:
     with pytest.raises(VerifyException, match=message):
-        made(*args, **options)  # pyright: ignore
+        made(*args, **options)  # pyright: ignore: wrong operands are the point
 
 
 def test_operands_that_do_not_fit():

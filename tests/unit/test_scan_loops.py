@@ -164,6 +164,6 @@ def test_a_body_yields_what_it_carries():
     with pytest.raises(VerifyException, match=r"expected the yields \(\[2\] f32, \[4\] f32\), got"):
         ScanOp(given[:1], given[1:], body).verify()
     op = scan([tensor([2])], [tensor([3, 4])], [tensor([2]), tensor([4])])
-    op.res[0]._type = tensor([2], f64)  # pyright: ignore
+    op.res[0]._type = tensor([2], f64)  # pyright: ignore: a type that the constructor would not give
     with pytest.raises(VerifyException, match="expected the results"):
         op.verify()
