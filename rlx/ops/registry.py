@@ -5,9 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cache
 from importlib import import_module
+from typing import TYPE_CHECKING
 
 from rlx.errors import RlxError
-from rlx.ops.record import Record
+
+if TYPE_CHECKING:
+    # Not at run time: reading IR text asks for the names alone.
+    from rlx.ops.record import Record
 
 DIALECTS: dict[str, tuple[str, str]] = {
     "tensor": ("rlx.ops.tensor", "Tensor"),
