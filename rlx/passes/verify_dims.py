@@ -38,7 +38,7 @@ def _check(op: Operation, table: Mapping[str, DimDef]) -> None:
             message = f"dimension '{name}' is not declared: {DIMS} declares {what}"
             raise IrError(op, f"{op.name}: {message}")
     match op:
-        case mir.ReshapeOp() if not same_count(op.input.type, op.result.type, DimTable(table)):
+        case mir.ReshapeOp() if not sameelements(op.input.type, op.result.type, DimTable(table)):
             fail(op, "has as many elements as its input", op.input.type, op.result.type)
         case mir.ConcatOp() if not _sums_up(op, table):
             types = [part.type for part in op.parts]
@@ -61,12 +61,12 @@ def fail(op: Operation, wanted: str, *types: Attribute) -> NoReturn:
     raise IrError(op, f"{op.name}: expected a result that {wanted} at every size, got {given}")
 
 
-def same_count(a: Attribute, b: Attribute, table: DimTable) -> bool:
+def sameelements(a: Attribute, b: Attribute, table: DimTable) -> bool:
     """Return whether two tensors have as many elements at every size."""
-    return _count(dims_of(a), table.dims) == _count(dims_of(b), table.dims)
+    return elements(dims_of(a), table.dims) == elements(dims_of(b), table.dims)
 
 
-def _count(dims: Iterable[Dim], table: Mapping[str, DimDef]) -> tuple[int, list[str]]:
+def elements(dims: Iterable[Dim], table: Mapping[str, DimDef]) -> tuple[int, list[str]]:
     """Return a product of dimensions as a number and the names that are not products themselves."""
     number, names = 1, list[str]()
     for dim in dims:
@@ -75,7 +75,7 @@ def _count(dims: Iterable[Dim], table: Mapping[str, DimDef]) -> tuple[int, list[
             continue
         d = table[dim]
         if d.operator == "*":
-            factor, inner = _count(d.operands, table)
+            factor, inner = elements(d.operands, table)
             number *= factor
             names += inner
         elif not d.operator and d.low == d.high:
@@ -124,7 +124,7 @@ def _whole_segments(op: Operation, table: Mapping[str, DimDef]) -> bool:
     segments = op.properties["segments"]
     assert isinstance(segments, IntegerAttr)
     rows, batch = (dims_of(v.type)[0] for v in (op.operands[0], op.results[0]))
-    return _count([rows], table) == _count([batch, segments.value.data], table)
+    return elements([rows], table) == elements([batch, segments.value.data], table)
 
 
 def _starts(op: Operation) -> list[str]:

@@ -6,13 +6,13 @@ from xdsl.ir import Attribute, BlockArgument, Operation, SSAValue
 from xdsl.utils.exceptions import VerifyException
 
 from rlx.dialects import lir, mir
-from rlx.dialects.common import PhaseKind, dims_of, format_of, monomial, spell
+from rlx.dialects.common import PhaseKind, dims_of, format_of, spell
 from rlx.dialects.ops import StateRole
 from rlx.lowering.kernels import scratch_of
 from rlx.passes.buffers import element_bytes, size_of
 from rlx.passes.plan_access import launches, root_of
 from rlx.passes.program import Program, fail, spell_all
-from rlx.passes.verify_dims import same_count
+from rlx.passes.verify_dims import elements
 
 
 def check_lir(program: Program, op: Operation) -> None:
@@ -213,9 +213,9 @@ def _check_unbounded_view(program: Program, op: lir.ViewOp) -> None:
     root, view, table = op.root.type, op.result.type, program.table
     if table.unbounded.isdisjoint((*dims_of(root), *dims_of(view))):
         return
-    (have, names), (need, same) = monomial(root), monomial(view)
-    part = names == same and need <= have
-    if op.byte_offset.value.data or not (part or same_count(root, view, table)):
+    (have, names), (need, same) = (elements(dims_of(t), table.dims) for t in (root, view))
+    part = names == same and need * element_bytes(view) <= have * element_bytes(root)
+    if op.byte_offset.value.data or not part:
         fail(
             op,
             f"expected the first elements of its root {spell(root)} at every size, got "

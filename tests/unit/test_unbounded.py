@@ -79,6 +79,17 @@ def test_a_view_that_may_leave_its_root_is_refused():
         rlx.compile(text.replace(slot, f"{slot}\n{view}"))
 
 
+@pytest.mark.parametrize("n", [0, 3, 7])
+def test_a_view_may_be_a_part_of_a_root_whose_sizes_are_products(n: int):
+    def tiled(x: np.ndarray) -> tuple[np.ndarray, ...]:
+        y = np.tile(x, (2, 2))
+        return y, y[:1], y + y
+
+    x = np.arange(n, dtype=np.float32)
+    for got, want in zip(rlx.jit(tiled)(x), tiled(x), strict=True):
+        np.testing.assert_array_equal(got, want)
+
+
 def test_buffers_that_live_together_have_places_of_their_own():
     # Seven results of one size, all of which the last kernel needs: equal places are not the same.
     w = "tensor<8x8xf32>"
