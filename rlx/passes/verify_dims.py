@@ -38,7 +38,7 @@ def _check(op: Operation, table: Mapping[str, DimDef]) -> None:
             message = f"dimension '{name}' is not declared: {DIMS} declares {what}"
             raise IrError(op, f"{op.name}: {message}")
     match op:
-        case mir.ReshapeOp() if not sameelements(op.input.type, op.result.type, DimTable(table)):
+        case mir.ReshapeOp() if not same_elements(op.input.type, op.result.type, DimTable(table)):
             fail(op, "has as many elements as its input", op.input.type, op.result.type)
         case mir.ConcatOp() if not _sums_up(op, table):
             types = [part.type for part in op.parts]
@@ -61,7 +61,7 @@ def fail(op: Operation, wanted: str, *types: Attribute) -> NoReturn:
     raise IrError(op, f"{op.name}: expected a result that {wanted} at every size, got {given}")
 
 
-def sameelements(a: Attribute, b: Attribute, table: DimTable) -> bool:
+def same_elements(a: Attribute, b: Attribute, table: DimTable) -> bool:
     """Return whether two tensors have as many elements at every size."""
     return elements(dims_of(a), table.dims) == elements(dims_of(b), table.dims)
 
@@ -82,7 +82,8 @@ def elements(dims: Iterable[Dim], table: Mapping[str, DimDef]) -> tuple[int, lis
             number *= d.low
         else:
             names.append(dim)
-    return number, sorted(names)
+    # Of no elements there are none at any size.
+    return number, sorted(names) if number else []
 
 
 def _sums_up(op: mir.ConcatOp, table: Mapping[str, DimDef]) -> bool:

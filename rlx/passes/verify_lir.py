@@ -214,7 +214,8 @@ def _check_unbounded_view(program: Program, op: lir.ViewOp) -> None:
     if table.unbounded.isdisjoint((*dims_of(root), *dims_of(view))):
         return
     (have, names), (need, same) = (elements(dims_of(t), table.dims) for t in (root, view))
-    part = names == same and need * element_bytes(view) <= have * element_bytes(root)
+    fits = need * element_bytes(view) <= have * element_bytes(root)
+    part = need == 0 or (names == same and fits)
     if op.byte_offset.value.data or not part:
         fail(
             op,

@@ -90,6 +90,16 @@ def test_a_view_may_be_a_part_of_a_root_whose_sizes_are_products(n: int):
         np.testing.assert_array_equal(got, want)
 
 
+def test_no_elements_are_none_at_every_size():
+    def empty(x: np.ndarray) -> tuple[np.ndarray, ...]:
+        return x, x[:0].reshape(-1), x[:0, None] + x, x[:, :0].reshape(-1)
+
+    for size in ((3, 5), (2, 2), (4, 1)):
+        x = np.ones(size, np.float32)
+        for got, want in zip(rlx.jit(empty)(x), empty(x), strict=True):
+            np.testing.assert_array_equal(got, want, strict=True)
+
+
 def test_buffers_that_live_together_have_places_of_their_own():
     # Seven results of one size, all of which the last kernel needs: equal places are not the same.
     w = "tensor<8x8xf32>"
