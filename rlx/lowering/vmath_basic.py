@@ -33,9 +33,9 @@ def recip(f: Function, v: Value) -> Value:
 
 
 def sign(f: Function, v: Value) -> Value:
-    """Return -1 or 1, v itself where it is 0 or NaN."""
+    """Return -1 or 1, 0 for zeros of both signs, and NaN for NaN."""
     zero, one = constant(f, v, 0.0), constant(f, v, 1.0)
-    return f.select(f.fcmp("one", v, zero), copysign(f, one, v), v)
+    return f.select(f.fcmp("one", v, zero), copysign(f, one, v), f.fadd(v, zero))
 
 
 # Rounding to whole numbers
