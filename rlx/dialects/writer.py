@@ -10,9 +10,10 @@ from typing import Any, TypeAlias, cast
 
 from xdsl.dialects.builtin import DenseIntOrFPElementsAttr, FixedBitwidthType
 from xdsl.ir import Attribute, Operation, SSAValue
+from xdsl.utils.exceptions import VerifyException
 
 from rlx.dialects import moves, primitives
-from rlx.dialects.common import Dim, dims_of, element_of, tensor
+from rlx.dialects.common import Dim, dims_of, element_of, spell, tensor
 from rlx.dialects.kinds import BinaryKind, CompareKind, ReduceKind, UnaryKind
 
 Number: TypeAlias = int | float
@@ -139,9 +140,13 @@ class Writer:
         return self.add(moves.SliceOp(x, starts, tensor(dims, element_of(x.type)), steps))
 
     def concat(self, axis: int, parts: Sequence[SSAValue]) -> SSAValue:
-        """Join values whose sizes along the axis are numbers."""
+        """Join values; raises VerifyException unless their sizes along the axis are numbers."""
         dims = list(dims_of(parts[0].type))
-        dims[axis] = sum(cast(int, dims_of(p.type)[axis]) for p in parts)
+        sizes = [dims_of(p.type)[axis] for p in parts]
+        if not all(isinstance(n, int) for n in sizes):
+            given = ", ".join(spell(p.type) for p in parts)
+            raise VerifyException(f"expected parts of numbers along axis {axis}, got {given}")
+        dims[axis] = sum(cast(Sequence[int], sizes))
         return self.add(moves.ConcatOp(axis, parts, tensor(dims, element_of(parts[0].type))))
 
     def gather(self, x: SSAValue, ids: SSAValue, axis: int) -> SSAValue:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from op_cases import PAGE, Batch, Fenced, assert_near, drawn, of_any_size
 
-from rlx.ops.registry import record_of
+from rlx.ops.registry import all_records, record_of
 
 
 @pytest.mark.parametrize(
@@ -73,6 +73,13 @@ def test_dimensions_get_names():
     assert d is not None
     assert "#hir.dims<d0, " in str(Batch([d]).module)
     assert of_any_size(drawn(record_of("tensor.tile"), "f32", 1), 1) is None
+
+
+def test_a_join_along_a_name_is_no_case():
+    concat = next(r for r in all_records() if r.name == "mir.concat")
+    cases = [of_any_size(drawn(concat, "f32", seed), 1) for seed in range(24)]
+    assert any(case is None for case in cases)
+    assert any(case is not None for case in cases)
 
 
 def test_arrays_behind_a_fence_are_the_same():
