@@ -1,5 +1,5 @@
 """
-FileCheck files as pytest items, `rlx-opt` in process, and the sizes of fuzz runs.
+FileCheck files as pytest items, `rlx-opt` in process, and what a run leaves to `make fuzz`.
 
 Each RUN line of a `tests/filecheck/**/*.mlir` is one item, `rlx-opt %s ... | filecheck %s ...`,
 run in this process: 15 ms instead of 350 for two of their own. `%s` is the file.
@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import io
 import os
+import random
 import re
 import shlex
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,6 +33,9 @@ SUBSTITUTIONS = {
 """Reads a file, prints it in the one form, reads that and prints it in the other."""
 SHOWN = 200
 """Lines of filecheck's input that a failure shows."""
+
+Cases = dict[str, list[pytest.Item]]
+"""The tests of each case, which its parameters but for the level name."""
 
 
 @dataclass(frozen=True)
@@ -150,7 +154,49 @@ def rlx_opt() -> Callable[..., Result]:
     return run_opt
 
 
+def is_full() -> bool:
+    return os.environ.get("RLX_FUZZ") == "full"
+
+
 @pytest.fixture
 def fuzz_count() -> Callable[[int, int], int]:
     """`fuzz_count(full, sample)` is how many cases to try: all of them under RLX_FUZZ=full."""
-    return lambda full, sample: full if os.environ.get("RLX_FUZZ") == "full" else sample
+    return lambda full, sample: full if is_full() else sample
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """
+    Leave out most instruction-set levels of the cases of a test, except under RLX_FUZZ=full.
+
+    A case, which is the parameters besides `level`, stays at the host's level, and at others in
+    turn: every test runs at every level. What is asked for by its name runs.
+    """
+    if is_full() or any("::" in arg for arg in config.args):
+        return
+    left_out = {item for cases in by_level(items).values() for item in beyond_sample(cases)}
+    config.hook.pytest_deselected(items=[item for item in items if item in left_out])
+    items[:] = [item for item in items if item not in left_out]
+
+
+def by_level(items: Sequence[pytest.Item]) -> dict[str, Cases]:
+    """Return the tests that have a level, by function and by the other parameters."""
+    found: dict[str, Cases] = {}
+    for item in items:
+        spec = getattr(item, "callspec", None)
+        if spec is not None and "level" in spec.params:
+            case = f"-{spec.id}-".replace(f"-{spec.params['level']}-", "-", 1)
+            function = item.nodeid.partition("[")[0]
+            found.setdefault(function, {}).setdefault(case, []).append(item)
+    return found
+
+
+def beyond_sample(cases: Cases) -> Iterator[pytest.Item]:
+    """Return what a sample leaves out: most levels of a case but the last, the host's own."""
+    rng, turns = random.Random(0), list[int]()
+    for *others, _ in cases.values():
+        kept = -(-len(others) // len(cases))
+        # In an order that no other parameter has: none meets always the same level.
+        if len(turns) < kept:
+            turns += rng.sample(range(len(others)), len(others))
+        yield from (other for i, other in enumerate(others) if i not in turns[:kept])
+        del turns[:kept]

@@ -1,9 +1,9 @@
-"""The FileCheck harness: a file passes only if its RUN lines run and its CHECK lines match."""
+"""The harness: a FileCheck file passes only if its lines run and match, and sizes of samples."""
 
 from pathlib import Path
 
 import pytest
-from conftest import FileCheckError, run_line
+from conftest import FileCheckError, beyond_sample, run_line
 
 WEIGHT = 'hir.weight @w "w" : tensor<3xf32>'
 BAD = 'hir.weight @w "w" : tensor<-3xf32>'
@@ -57,3 +57,21 @@ def test_sizes_of_fuzz_runs(fuzz_count, monkeypatch):
     assert fuzz_count(2000, 100) == 100
     monkeypatch.setenv("RLX_FUZZ", "full")
     assert fuzz_count(2000, 100) == 2000
+
+
+def test_levels_of_a_sample():
+    """The host's level for all of the cases, and each of the others for some of them."""
+    others = ["a", "b", "c", "d"]
+    for count in (1, 2, 3, 4, 12, 200):
+        cases = {str(case): [f"{case} {x}" for x in (*others, "host")] for case in range(count)}
+        left_out = set(beyond_sample(cases))
+        kept = [name for names in cases.values() for name in names if name not in left_out]
+        assert sum(name.endswith("host") for name in kept) == count
+        turns = [sum(name.endswith(x) for name in kept) for x in others]
+        assert 1 <= min(turns) <= max(turns) <= min(turns) + 1, count
+        # Nothing that alternates from case to case is left without one of the levels.
+        if count == 200:
+            for period in range(2, 11):
+                seen = {name.split()[1] for name in kept if int(name.split()[0]) % period == 0}
+                assert seen == {*others, "host"}
+    assert list(beyond_sample({"": ["host"]})) == []
