@@ -458,12 +458,22 @@ def test_stdout_that_is_full(model: str):
     assert (done.returncode, done.stderr) == (1, "rlx: error: No space left on device\n")
 
 
+INTERRUPTIBLE = """
+import signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)
+from rlx.tools.cli import main
+sys.exit(main())
+"""
+"""The command, also where this process ignores Ctrl-C, as the background jobs of a shell do."""
+
+
 @pytest.mark.skipif(sys.platform == "win32", reason="no SIGINT to send")
 def test_an_interrupt_while_it_generates(tmp_path: Path):
     # More text than a pipe holds: it can't be done before the interrupt, however late that is.
     path = str(small_llama(tmp_path / "m.gguf", ctx=200_000, layers=1))
     options = ["-n", "200000", "--max-context", "200000", "--temperature", "1", "--no-stop"]
-    child = process("generate", path, "--prompt", "hello", *options)
+    command = [sys.executable, "-c", INTERRUPTIBLE, "generate", path, "--prompt", "hello", *options]
+    child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     assert child.stdout is not None
     assert child.stdout.read(1)
     child.send_signal(signal.SIGINT)

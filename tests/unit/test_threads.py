@@ -330,9 +330,11 @@ else:
 
 
 def test_ctrl_c_reaches_the_caller_after_the_run() -> None:
+    """Also where this process ignores it, as the background jobs of a shell do."""
     done = python(
         """
 import signal, threading
+signal.signal(signal.SIGINT, signal.default_int_handler)
 threading.Timer(0.05, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
 nap = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)(
     lambda ctx, tid, n: time.sleep(0.2) if tid else None
