@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
+from xdsl.dialects.builtin import ModuleOp
 
+from rlx.flow.source import MapWeights
+from rlx.functions import CompiledFunction, build
 from rlx.lowering.emitter import Function, Module
 from rlx.lowering.target import Target
 from rlx.runtime import jit
@@ -21,6 +25,17 @@ def levels() -> list[str]:
     x86 = ["generic", "haswell", "alderlake", "x86-64-v4"]
     names = x86 if host.triple.startswith("x86_64") else []
     return [name for name in names if host.has(*Target.named(name).features)] + ["host"]
+
+
+def on_threads(
+    module: ModuleOp | str,
+    level: str = "host",
+    counts: Sequence[int] = (1, 2),
+    weights: Mapping[str, Any] | None = None,
+) -> list[CompiledFunction]:
+    """Compile a program once, and return it as a function for each number of threads."""
+    built = build(module, Target.named(level))
+    return [CompiledFunction(built, MapWeights(weights or {}), n) for n in counts]
 
 
 class Buffer:

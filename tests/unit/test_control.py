@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from kernels import levels
+from kernels import levels, on_threads
 from xdsl.dialects.builtin import ModuleOp
 
 import rlx
 from rlx.dialects import lir
 from rlx.dialects.ops import i64_attr
-from rlx.lowering.target import Target
 from rlx.passes.barriers import insert_barriers
 from rlx.passes.pipelines import run_to
 from rlx.passes.source import context, parse
@@ -124,41 +123,43 @@ def planned(text: str) -> ModuleOp:
     return module
 
 
-def check(text: str, inputs: Mapping[str, Any], weights: Mapping[str, Any] | None = None) -> None:
+def check(
+    text: str, runs: Sequence[Mapping[str, Any]], weights: Mapping[str, Any] | None = None
+) -> None:
     """Compare machine code at every level, and on several threads, with the reference."""
     module = module_of(text)
-    wanted = Reference(module, weights or {}).run(inputs)
+    reference = Reference(module, weights or {})
+    wanted = [reference.run(inputs) for inputs in runs]
     assert check_planned(planned(text)) == []
     for level in levels():
         results = []
-        for threads in (1, 2):
-            f = rlx.compile(module, weights, threads, Target.named(level))
-            got = f(**inputs)
-            got = got if isinstance(got, tuple) else (got,)
-            for name, value in zip(wanted, got, strict=True):
-                np.testing.assert_allclose(value, wanted[name], rtol=1e-5, atol=1e-6)
-            results.append([v.tobytes() for v in got])
+        for f in on_threads(module, level, weights=weights):
+            bits: list[bytes] = []
+            for inputs, want in zip(runs, wanted, strict=True):
+                got = f(**inputs)
+                got = got if isinstance(got, tuple) else (got,)
+                for name, value in zip(want, got, strict=True):
+                    np.testing.assert_allclose(value, want[name], rtol=1e-5, atol=1e-6)
+                bits += [v.tobytes() for v in got]
+            results.append(bits)
         assert all(r == results[0] for r in results)
 
 
-@pytest.mark.parametrize("holds", [True, False])
-def test_one_branch_runs(holds: bool):
+def test_one_branch_runs():
     x = np.random.default_rng(1).standard_normal((5, 7)).astype(np.float32)
-    check(IF, {"x": x, "c": np.array(holds)})
+    check(IF, [{"x": x, "c": np.array(holds)} for holds in (True, False)])
 
 
-@pytest.mark.parametrize("turns", [-1, 0, 1, 2, 7])
-def test_a_loop_runs_as_long_as_its_condition_holds(turns: int):
+def test_a_loop_runs_as_long_as_its_condition_holds():
     x = np.random.default_rng(2).standard_normal((5, 7)).astype(np.float32)
-    check(WHILE, {"x": x, "n": np.array(turns, np.int32)})
+    check(WHILE, [{"x": x, "n": np.array(turns, np.int32)} for turns in (-1, 0, 1, 2, 7)])
 
 
-@pytest.mark.parametrize("turns", [0, 1, 2, 3, 4])
-def test_branches_in_loops_in_layers_in_branches(turns: int):
+def test_branches_in_loops_in_layers_in_branches():
     rng = np.random.default_rng(3)
     x = rng.standard_normal((5, 7)).astype(np.float32)
     weights = {f"w{i}": rng.standard_normal((7, 7)).astype(np.float32) for i in range(3)}
-    check(NESTED, {"x": x, "n": np.array(turns, np.int32)}, weights)
+    check(NESTED, [{"x": x, "n": np.array(turns, np.int32)} for turns in range(5)], weights)
 
 
 def test_a_branch_makes_its_result_where_it_is_wanted():

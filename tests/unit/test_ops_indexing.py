@@ -5,14 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from by_hand import made, meaning
-from kernels import levels
+from kernels import levels, on_threads
 from xdsl.dialects.builtin import f16, i8, i64
 from xdsl.utils.exceptions import VerifyException
 
 import rlx
 from rlx.dialects.common import tensor
 from rlx.lowering.sort import MAX_STACK, SLOTS
-from rlx.lowering.target import Target
 from rlx.ops.indexing import GatherElementsOp, GatherNdOp
 from rlx.ops.scattering import ScatterAddOp, ScatterElementsOp, ScatterNdOp, ScatterRowsOp
 from rlx.ops.sorting import ArgSortOp, SortOp, SortRowsOp, TopKIdsOp, TopKOp
@@ -128,8 +127,7 @@ def test_scatters_by_hand():
 def test_rows_whose_sizes_have_no_bound(dtype: str, down: bool, level: str):
     element = {"f": "f", "i": "i"}[dtype[0]] + str(8 * int(dtype[1]))
     text = NAMED.replace("ELEMENT", element).replace("DOWN", str(down).lower())
-    for threads in (1, 2):
-        f = rlx.compile(text, threads=threads, target=Target.named(level))
+    for f in on_threads(text, level):
         for shape in ((0, 5), (3, 0), (1, 1), (5, 300), (SLOTS + 3, 37), (2, 2000)):
             x = keys(shape, dtype)
             values, order = f(x)
@@ -185,8 +183,7 @@ def test_sums_at_indices_are_in_order_whatever_the_threads(width: int):
     for i, row in zip(ids, u, strict=True):
         if -9 <= i < 9:
             want[i] += row
-    for threads in (1, 2):
-        f = rlx.compile(SCATTER.replace("WIDTH", str(width)), threads=threads)
+    for f in on_threads(SCATTER.replace("WIDTH", str(width))):
         np.testing.assert_array_equal(f(x, ids, u), want)
 
 

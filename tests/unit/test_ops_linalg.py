@@ -5,13 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from by_hand import made, meaning
-from kernels import levels
+from kernels import levels, on_threads
 from xdsl.dialects.builtin import f16, f64
 from xdsl.utils.exceptions import VerifyException
 
 import rlx
 from rlx.dialects.common import tensor
-from rlx.lowering.target import Target
 from rlx.ops.linalg import (
     BatchedDenseSolveOp,
     CholeskyOp,
@@ -73,8 +72,7 @@ def test_one_triangle_is_read(lower: bool, transposed: bool):
 
 @pytest.mark.parametrize("level", levels())
 def test_systems_whose_sizes_have_no_bound(level: str):
-    for threads in (1, 2):
-        f = rlx.compile(NAMED, threads=threads, target=Target.named(level))
+    for f in on_threads(NAMED, level):
         for b, n in ((0, 4), (3, 0), (1, 1), (5, 7), (2, 8), (1, 9), (3, 33), (1, 130)):
             # Its large elements are not on the diagonal, so that rows change places.
             a = RNG.uniform(-1, 1, (b, n, n)) + 3 * n**0.5 * np.eye(n)[RNG.permutation(n)]

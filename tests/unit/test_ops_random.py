@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import numpy as np
 import pytest
 from by_hand import made, meaning
@@ -9,9 +11,9 @@ from kernels import levels
 from xdsl.dialects.builtin import i32, i64
 from xdsl.utils.exceptions import VerifyException
 
-import rlx
 from rlx.dialects.common import tensor
-from rlx.functions import CompiledFunction
+from rlx.flow.source import MapWeights
+from rlx.functions import Built, CompiledFunction, build
 from rlx.lowering.target import Target
 from rlx.ops.random import NormalOp, UniformOp, philox
 
@@ -26,9 +28,8 @@ KNOWN = [
 KEY = -7190245013423219
 
 
-def drawing(
-    name: str, shape: tuple[int, ...], element: str, level: str = "host", threads: int = 1
-) -> CompiledFunction:
+@cache
+def compiled(name: str, shape: tuple[int, ...], element: str, level: str) -> Built:
     dims = "".join(f"{d}x" for d in shape)
     text = f"""builtin.module {{
       func.func @main(%s: tensor<2xi64> {{rlx.name = "s"}}) -> (
@@ -38,7 +39,13 @@ def drawing(
         func.return %y : tensor<{dims}{element}>
       }}
     }}"""
-    return rlx.compile(text, threads=threads, target=Target.named(level))
+    return build(text, Target.named(level))
+
+
+def drawing(
+    name: str, shape: tuple[int, ...], element: str, level: str = "host", threads: int = 1
+) -> CompiledFunction:
+    return CompiledFunction(compiled(name, shape, element, level), MapWeights({}), threads)
 
 
 def seed(key: int, offset: int) -> np.ndarray:

@@ -8,14 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 from by_hand import expanded, made, meaning
-from kernels import levels, nmse
+from kernels import levels, nmse, on_threads
 from xdsl.dialects.builtin import f16, f64
 from xdsl.utils.exceptions import VerifyException
 
 import rlx
 from rlx.dialects.common import tensor
 from rlx.errors import RlxError
-from rlx.lowering.target import Target
 from rlx.ops.recurrent import GruOp, LstmOp, RnnOp, StepsOp
 from rlx.ops.selective_scan import SelectiveScanOp
 
@@ -164,7 +163,7 @@ def test_layers_whose_sizes_have_no_bound(cell: str, dtype: str, level: str):
     results += results[1:] * (cell == "lstm")
     types = [f"?x?x5x{e}, #hir.dims<t, b, _>", *types]
     text = text_of(cell, types, results, "bias true", DIMS)
-    runs = [rlx.compile(text, threads=n, target=Target.named(level)) for n in (1, 2)]
+    runs = on_threads(text, level)
     for t, b in ((0, 2), (2, 0), (1, 1), (5, 3), (2, 9)):
         x = random(t, b, 5).astype(dtype)
         want = meaning(op, *(v.astype(np.float64) for v in (x, *weights)), bias=True)[0]

@@ -9,9 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-import rlx
 from rlx.flow.source import MapWeights
-from rlx.functions import CompiledFunction, build
+from rlx.functions import Built, CompiledFunction, build
 from rlx.lowering.target import Target
 from rlx.lowering.tensor_lines import STREAMED
 from rlx.lowering.tensor_reduce import ROW_BYTES
@@ -38,8 +37,13 @@ def program(ins: Sequence[str], outs: Sequence[str], body: str, dims: str = "rn"
 
 
 @cache
+def built(text: str) -> Built:
+    return build(text, Target.host())
+
+
+@cache
 def compiled(text: str, threads: int) -> CompiledFunction:
-    return rlx.compile(text, threads=threads)
+    return CompiledFunction(built(text), MapWeights({}), threads)
 
 
 def normal(*shapes: tuple[int, ...], dtype: type = np.float32) -> list[np.ndarray]:

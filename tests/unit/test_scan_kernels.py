@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import cache
 
 import numpy as np
 import pytest
@@ -173,19 +174,23 @@ class Scan:
         return [out.array(np.float32, *shapes[v]) for out, v in zip(outs, self.yields, strict=True)]
 
 
+compiled = cache(Scan)
+"""The kernel of a level, a shape and a state, which several tests run."""
+
+
 @pytest.mark.parametrize("level", levels())
 @pytest.mark.parametrize("state", [False, True])
 @pytest.mark.parametrize("shape", SHAPES)
 def test_kernel_against_float64(shape: Shape, state: bool, level: str):
     given = case(shape, 3, state)
     expected = gated_delta_net(*(x.astype(np.float64) for x in given))
-    for result, wanted in zip(Scan(level, shape, state).run(given), expected, strict=True):
+    for result, wanted in zip(compiled(level, shape, state).run(given), expected, strict=True):
         assert nmse(result, wanted) < 1e-12
 
 
 def test_results_do_not_depend_on_threads():
     shape = ((2,), 39, 1, 3, 96, 40)
-    given, scan = case(shape, 4, True), Scan("host", shape, True)
+    given, scan = case(shape, 4, True), compiled("host", shape, True)
     one = scan.run(given)
     for threads in (2, 3, 7, 40):
         for a, b in zip(one, scan.run(given, threads), strict=True):
@@ -194,9 +199,9 @@ def test_results_do_not_depend_on_threads():
 
 def test_the_state_goes_on_to_the_bit():
     shape = ((), 8, 2, 4, 24, 33)
-    given, with_state = case(shape, 5, False), Scan("host", shape, True)
-    output, end = Scan("host", shape, False).run(given)
-    first, state = Scan("host", shape, False).run([x[:3] for x in given])
+    given, with_state = case(shape, 5, False), compiled("host", shape, True)
+    output, end = compiled("host", shape, False).run(given)
+    first, state = compiled("host", shape, False).run([x[:3] for x in given])
     second, last = with_state.run([*(x[3:] for x in given), state])
     np.testing.assert_array_equal(np.concatenate([first, second]), output)
     np.testing.assert_array_equal(last, end)
@@ -204,7 +209,7 @@ def test_the_state_goes_on_to_the_bit():
 
 def test_chunks_go_on_to_the_bit_where_they_end():
     shape = ((), 96, 1, 2, 96, 33)
-    given, with_state = case(shape, 5, True), Scan("host", shape, True)
+    given, with_state = case(shape, 5, True), compiled("host", shape, True)
     output, end = with_state.run(given)
     first, state = with_state.run([*(x[:64] for x in given[:5]), given[5]])
     second, last = with_state.run([*(x[64:] for x in given[:5]), state])
@@ -216,7 +221,7 @@ def test_chunks_go_on_to_the_bit_where_they_end():
 @pytest.mark.parametrize("which", range(5))
 def test_a_row_changes_none_before_it(which: int, value: float):
     shape = ((), 64, 1, 2, 96, 40)
-    given, scan = case(shape, 8, True), Scan("host", shape, True)
+    given, scan = case(shape, 8, True), compiled("host", shape, True)
     output, _ = scan.run(given)
     given[which][45] = value
     got, _ = scan.run(given)
@@ -226,7 +231,7 @@ def test_a_row_changes_none_before_it(which: int, value: float):
 
 def test_a_gate_of_minus_infinity_forgets():
     shape = ((), 64, 1, 2, 96, 40)
-    given, scan = case(shape, 9, True), Scan("host", shape, True)
+    given, scan = case(shape, 9, True), compiled("host", shape, True)
     for row in (3, 4, 40):
         given[3][row] = -np.inf
     got, end = scan.run(given)
@@ -265,7 +270,7 @@ def test_the_state_is_changed_in_place():
 def test_results_that_nobody_uses_are_not_stored(yields: str):
     shape = SHAPES[1]
     given = case(shape, 6, True)
-    both = dict(zip(("output", "final"), Scan("host", shape, True).run(given), strict=True))
+    both = dict(zip(("output", "final"), compiled("host", shape, True).run(given), strict=True))
     for name, got in zip(yields.split(), Scan("host", shape, True, yields).run(given), strict=True):
         np.testing.assert_array_equal(got, both[name])
 
@@ -275,7 +280,7 @@ def test_strong_decay_and_long_memory():
     given = case(shape, 7, True)
     given[3][::7] = -200.0
     expected = gated_delta_net(*(x.astype(np.float64) for x in given))
-    for result, wanted in zip(Scan("host", shape, True).run(given), expected, strict=True):
+    for result, wanted in zip(compiled("host", shape, True).run(given), expected, strict=True):
         assert nmse(result, wanted) < 1e-11
 
 

@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from kernels import levels
+from kernels import levels, on_threads
 from xdsl.dialects.builtin import ModuleOp, f64
 from xdsl.dialects.test import TestOp as Values
 from xdsl.ir import Attribute, Block
 from xdsl.utils.exceptions import VerifyException
 
-import rlx
 from rlx.dialects import lir
 from rlx.dialects.common import Dim, tensor
 from rlx.dialects.control import YieldOp
 from rlx.dialects.kinds import BinaryKind
 from rlx.dialects.scan_op import ScanOp
 from rlx.dialects.writer import Writer
-from rlx.lowering.target import Target
 from rlx.passes.pipelines import run_to
 from rlx.passes.source import context, parse
 from rlx.passes.verify_plan import check_planned
@@ -85,8 +83,7 @@ def test_the_reference_is_the_loop():
 @pytest.mark.parametrize("length", [0, 1, 5, "0 to 40", "0 to any"])
 def test_machine_code_of_a_scan(length: int | str, level: str):
     sizes = [length] if isinstance(length, int) else [0, 1, 2, 17, 40]
-    for threads in (1, 2):
-        f = rlx.compile(text(length), threads=threads, target=Target.named(level))
+    for f in on_threads(text(length), level):
         for n in sizes:
             given = case(n)
             for value, want in zip(f(**given), by_hand(**given), strict=True):
