@@ -172,12 +172,25 @@ class Domain:
         if body.scratch is None or not long or (rows.static or 0) > ROWS:
             self._rows()
             return
-        on = f.icmp("uge", self.access.size(long[0]), LENGTH)
-        on = self.places.here([f.and_(on, f.icmp("ule", self.access.size(rows), ROWS))])[0]
-        program.split = split = Split(body, self.places, on, program.shared)
-        self._rows()
-        split.meet()
-        program.split, program.shared = None, split.used
+
+        def together() -> list[Value]:
+            program.split = split = Split(body, self.places, program.shared, self.places.depth)
+            self._rows()
+            split.meet()
+            program.split, program.shared = None, split.used
+            return []
+
+        def apart() -> list[Value]:
+            self._rows()
+            return []
+
+        # Rows of which there are enough take none of what meeting costs.
+        few = f.icmp("ule", self.access.size(rows), ROWS)
+        on = f.and_(few, f.icmp("uge", self.access.size(long[0]), LENGTH))
+        if rows.static is not None and (long[0].static or 0) >= LENGTH:
+            together()
+        else:
+            self.places.branch(on, together, apart)
 
     def _rows(self) -> None:
         fixed = [d for i, d in enumerate(self.outer) if i not in self.repeated]
@@ -186,9 +199,7 @@ class Domain:
         count, width = access.size(rows), access.size(n)
         f, split = self.program.f, self.program.split
         if not self.inner:
-            first, last = self._share(count)
-            if split:
-                first, last = self.places.here(list(split.share(first, last, count)))
+            first, last = (i64(0), count) if split else self._share(count)
             self.places.loop(first, last, 1, [], lambda r, _: self._row(r, None, None))
             return
         if not self.joint > 1 and not self.repeated:
@@ -209,8 +220,7 @@ class Domain:
             self._row(i64(0), low, high)
             return
         first, last = body.share(count)
-        few = f.icmp("ult", count, body.threads)
-        few = f.or_(few, split.on) if split else few
+        few = Value("i1", "true") if split else f.icmp("ult", count, body.threads)
         bounds = [
             f.select(few, a, b)
             for a, b in ((i64(0), first), (count, last), (low, i64(0)), (high, width))

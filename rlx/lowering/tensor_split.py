@@ -62,16 +62,15 @@ def _reductions(op: Operation, table: DimTable) -> int:
 
 @dataclass
 class Split:
-    """The rows of a domain whose reductions threads share where `on`, while they are written."""
+    """The rows of a domain whose reductions threads share, while they are written."""
 
     body: Body
     places: Places
-    on: Value
     used: int
     """Reductions of the kernel that have room for their results so far."""
+    depth: int
     axes: tuple[AnyAxis, ...] = ()
-    depth: int = 0
-    """The place of a row, and the scope in which all threads are at it together."""
+    """The scope in which all threads are at a row together, and its place."""
     parity: Value = _FIRST
     """A bit of the row's number, so that one row's results aren't written over by the next's."""
 
@@ -84,11 +83,6 @@ class Split:
         """Return whether code is written for the row, or before it, where every thread comes."""
         return axes == self.axes and self.places.depth <= self.depth
 
-    def share(self, first: Value, last: Value, count: Value) -> tuple[Value, Value]:
-        """Return this thread's part of what is shared: all of it where threads share rows."""
-        f = self.body.f
-        return f.select(self.on, i64(0), first), f.select(self.on, count, last)
-
     def combined(
         self, n: Value, reduction: Reduction, piece: Callable[[Value, Value], Value]
     ) -> Value:
@@ -99,15 +93,13 @@ class Split:
         # What doesn't depend on the row comes once, before it.
         parity = self.parity if p.depth == self.depth else i64(0)
         offset = f.mul(parity, _RESULTS)
-        shared = f.at(f.at(scratch, _WORDS + 2 * _RESULTS * self.used), offset)
-        results = f.select(self.on, shared, f.alloca(8))
+        results = f.at(f.at(scratch, _WORDS + 2 * _RESULTS * self.used), offset)
         self.used += 1
-        per = f.udiv(f.add(n, _PIECES - 1), _PIECES)
+        # Beside a long row there may be one that is empty.
+        per = f.udiv(f.add(f.umax(n, 1), _PIECES - 1), _PIECES)
         per = f.and_(f.add(per, _GROUP - 1), -_GROUP)
-        per = f.select(self.on, per, f.umax(n, 1))
         count = f.udiv(f.add(n, f.sub(per, 1)), per)
         first, last = body.share(count)
-        first, last = f.select(self.on, first, i64(0)), f.select(self.on, last, count)
         p.here([results, per, count, first, last])
 
         def part(i: Value) -> list[Value]:
@@ -124,13 +116,8 @@ class Split:
         return p.loop(0, count, 1, [reduction.neutral(1)], lambda i, t: [take(i, t[0])])[0]
 
     def meet(self) -> None:
-        """Let all threads meet where they share rows."""
-        f = self.body.f
-        name, scratch = emit_barrier(f.module), self.body.scratch
+        """Let all threads meet."""
+        scratch = self.body.scratch
         assert scratch is not None
-
-        def wait() -> list[Value]:
-            f.call(name, "void", scratch, self.body.threads)
-            return []
-
-        self.places.branch(self.on, wait)
+        f = self.body.f
+        f.call(emit_barrier(f.module), "void", scratch, self.body.threads)

@@ -121,6 +121,21 @@ def test_rows_of_nothing_and_no_rows(name: str):
                 assert not y.any()
 
 
+def test_an_empty_row_beside_a_long_one():
+    text = program(
+        ["tensor<?xf32, #hir.dims<r>>", "tensor<?xf32, #hir.dims<n>>"],
+        ["tensor<f32>"],
+        """%s = mir.reduce sum %x0 axes [0] : tensor<?xf32, #hir.dims<r>> -> tensor<f32>
+    %t = mir.reduce sum %x1 axes [0] : tensor<?xf32, #hir.dims<n>> -> tensor<f32>
+    %y0 = mir.binary add %s, %t : tensor<f32>""",
+    )
+    (x,), empty = normal((LENGTH + 1,)), np.zeros(0, np.float32)
+    for threads in (1, 2):
+        for args in ((x, empty), (empty, x)):
+            y = np.asarray(compiled(text, threads)(*args))
+            np.testing.assert_allclose(y, x.astype(np.float64).sum(), rtol=1e-4, atol=1e-3)
+
+
 def within(n: int, offset: int) -> tuple[np.ndarray, np.ndarray]:
     """Return memory full of sevens, and n elements in it, `offset` of them after a cache line."""
     memory = np.full(n + 96, 7, np.float32)
