@@ -402,9 +402,10 @@ class Function:
         """Emit `*pointer = *pointer kind a` (add, sub, xchg, ...); return what was there before."""
         return self._emit(a.type, f"atomicrmw {kind} ptr {pointer.name}, {a.type} {a.name} {order}")
 
-    def prefetch(self, pointer: Value, locality: int = 3) -> None:
-        """Ask for a cache line, in L1 (locality 3) or L2 (2); any address will do."""
-        self.intrinsic("prefetch", "void", pointer, i32(0), i32(locality), i32(1), suffixes=["ptr"])
+    def prefetch(self, pointer: Value, locality: int = 3, write: bool = False) -> None:
+        """Ask for a cache line, in L1 (locality 3) or L2 (2), to read or write; any address."""
+        args = (pointer, i32(int(write)), i32(locality), i32(1))
+        self.intrinsic("prefetch", "void", *args, suffixes=["ptr"])
 
     def alloca(self, size: int, align: int = 64) -> Value:
         """Return `size` bytes on the stack, allocated once at the function's entry."""

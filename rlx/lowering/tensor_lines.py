@@ -12,9 +12,10 @@ from dataclasses import dataclass
 
 from rlx.lowering.hoist import Places
 from rlx.lowering.target import PANEL
+from rlx.lowering.tensor_access import LINE
 from rlx.lowering.tensor_lanes import splits_lanes
 from rlx.lowering.tensor_nodes import Node, product, reachable
-from rlx.lowering.tensor_reduce import LINE, Program
+from rlx.lowering.tensor_reduce import Program
 from rlx.lowering.values import Value, i64
 
 STREAMED = 4 << 20

@@ -265,12 +265,14 @@ class Domain:
     def store(self, ats: Sequence[At], align: int = 0) -> None:
         """Pull every output at some places, then store; see `Access.store` for `align`."""
         values = [self.program.pull(node, ats) for node, _ in self.outputs]
+        # A single output is written in whole lines, which don't wait for one another.
+        fetches = self.lines is None or len(self.outputs) > 1
         for (node, out), elements in zip(self.outputs, values, strict=True):
             for v, at in zip(elements, ats, strict=True):
                 if self.inner:
                     v = self.places.splat(v)
                 v = stored(self.program.f, node.element, v)
-                self.access.store(v, out, node.bytes, at, node.dims, align)
+                self.access.store(v, out, node.bytes, at, node.dims, align, fetches)
 
 
 def emit_tensor_program(body: Body) -> None:

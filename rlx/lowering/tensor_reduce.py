@@ -14,7 +14,7 @@ from math import prod
 from rlx.lowering.body import Body
 from rlx.lowering.emitter import Function
 from rlx.lowering.target import PANEL
-from rlx.lowering.tensor_access import AnyAxis, At, Axis
+from rlx.lowering.tensor_access import LINE, AnyAxis, At, Axis
 from rlx.lowering.tensor_elements import Reduction, register_type
 from rlx.lowering.tensor_nodes import Node, Size, contiguous, product
 from rlx.lowering.tensor_pull import Pull
@@ -24,8 +24,6 @@ from rlx.lowering.values import Value, i64, vec
 _ACCUMULATORS = 4
 _FETCHED = 2
 """The stage that keeps a row fetches the next: the first one waits for memory itself."""
-LINE = 64
-"""Bytes of a cache line."""
 _ROWS = 4
 """Rows that columns take in at a time."""
 

@@ -256,3 +256,16 @@ def test_long_rows_of_weights_are_reduced_before_the_first_step():
 def test_threads_meet_for_each_reduction_of_a_long_row_and_at_the_end(name: str, reductions: int):
     text = compiled(OVER_ROWS[name][0], 1).ir("llvm")
     assert text.count("call void @barrier(ptr %scratch") == reductions + 1
+
+
+@pytest.mark.parametrize("outputs", [1, 2])
+def test_lines_are_fetched_before_results_that_lie_across_them(outputs: int):
+    body = f"%y0 = mir.unary abs %x0 : {VECTOR}\n    %y1 = mir.unary exp %y0 : {VECTOR}"
+    text = program([VECTOR], [VECTOR] * outputs, "\n".join(body.split("\n")[:outputs]))
+    code = compiled(text, 1).ir("llvm").splitlines()
+    stores = [i for i, line in enumerate(code) if "store <16 x float>" in line]
+    plain = [i for i in stores if "nontemporal" not in code[i]]
+    assert 0 < len(plain) < len(stores)
+    for i in stores:
+        fetched = "@llvm.prefetch" in code[i - 1] and "i32 1, i32 3, i32 1" in code[i - 1]
+        assert fetched == (i in plain and outputs > 1)
