@@ -20,6 +20,7 @@ from rlx.errors import RlxError
 from rlx.lowering.body import Body
 from rlx.lowering.target import PANEL
 from rlx.lowering.tensor_access import AnyAxis, At, Axis
+from rlx.lowering.tensor_bundle import BUNDLE, bundled, reduce_rows
 from rlx.lowering.tensor_cost import Cost, too_large
 from rlx.lowering.tensor_elements import stored
 from rlx.lowering.tensor_lanes import column_reductions, lane_dims, lane_reductions, repeated_dims
@@ -199,8 +200,10 @@ class Domain:
         count, width = access.size(rows), access.size(n)
         f, split = self.program.f, self.program.split
         if not self.inner:
-            first, last = (i64(0), count) if split else self._share(count)
-            self.places.loop(first, last, 1, [], lambda r, _: self._row(r, None, None))
+            if split:
+                self.places.loop(0, count, 1, [], lambda r, _: self._row(r, None, None))
+            else:
+                self._elements(*self._share(count))
             return
         if not self.joint > 1 and not self.repeated:
             self.lines = Lines.of(self.program, self.outputs, len(self.outer))
@@ -228,6 +231,24 @@ class Domain:
         first, last, low, high = self.places.here(bounds)
         self.places.know(low, PANEL)
         self.places.loop(first, last, 1, [], lambda r, _: self._row(r, low, high))
+
+    def _elements(self, first: Value, last: Value) -> None:
+        """Write results of one element for each row, of several rows at a time where it pays."""
+        p, reductions = self.places, bundled(self.nodes, self.program.f.target)
+        if reductions and (product(self.outer).static or BUNDLE) >= BUNDLE:
+
+            def rows(r: Value) -> list[Value]:
+                indices = [Axis(p.add(r, i)) for i in range(BUNDLE)]
+                ats = [At(tuple(self.access.split(i, self.outer))) for i in indices]
+                for node in reductions:
+                    reduce_rows(self.program, node, ats)
+                self.store(ats)
+                return []
+
+            main = p.add(first, p.mul(p.div(p.sub(last, first), i64(BUNDLE)), BUNDLE))
+            p.loop(first, main, BUNDLE, [], lambda r, _: rows(r))
+            first = main
+        p.loop(first, last, 1, [], lambda r, _: self._row(r, None, None))
 
     def _share(self, count: Value) -> tuple[Value, Value]:
         first, last = self.program.body.share(count)

@@ -21,7 +21,7 @@ from rlx.lowering.tensor_pull import Pull
 from rlx.lowering.tensor_split import Split
 from rlx.lowering.values import Value, i64, vec
 
-_ACCUMULATORS = 4
+ACCUMULATORS = 4
 _FETCHED = 2
 """The stage that keeps a row fetches the next: the first one waits for memory itself."""
 _ROWS = 4
@@ -182,7 +182,7 @@ class Program(Pull):
         if self.split and not outer and self.split.covers(at.axes):
 
             def piece(start: Value, end: Value) -> Value:
-                accs = [reduction.neutral(PANEL)] * _ACCUMULATORS
+                accs = [reduction.neutral(PANEL)] * ACCUMULATORS
                 accs = self._span(start, end, accs, lambda c, m, a: chunk([], c, m, a))
                 return reduction.horizontal(accs)
 
@@ -192,8 +192,8 @@ class Program(Pull):
             ahead.stages += at.axes == ahead.axes
             fetches, ahead.fetches = ahead.fetches, bool(self.kept) and ahead.stages == _FETCHED
         before, self._stage = self._stage, Stage(at.axes) if len(axes) == 1 else None
-        chunks = _ACCUMULATORS if n.static is None else -(-n.static // PANEL)
-        accs = [reduction.neutral(PANEL)] * max(1, min(_ACCUMULATORS, chunks))
+        chunks = ACCUMULATORS if n.static is None else -(-n.static // PANEL)
+        accs = [reduction.neutral(PANEL)] * max(1, min(ACCUMULATORS, chunks))
         accs = rows(outer, [], accs)
         for kept, row in (self._stage.rows if self._stage else {}).items():
             self.places.remember(("row", kept, at.axes), [row])

@@ -121,6 +121,41 @@ def test_rows_of_nothing_and_no_rows(name: str):
                 assert not y.any()
 
 
+VARIANCE = program(
+    [ROW],
+    [COLUMN, COLUMN],
+    f"""%m = mir.reduce mean %x0 axes [1] : {ROW} -> {COLUMN}
+    %k = mir.reshape %m : {COLUMN} -> tensor<?x1xf32, #hir.dims<r, _>>
+    %w = mir.broadcast %k : tensor<?x1xf32, #hir.dims<r, _>> -> {ROW}
+    %d = mir.binary sub %x0, %w : {ROW}
+    %q = mir.binary mul %d, %d : {ROW}
+    %y0 = mir.reduce mean %q axes [1] : {ROW} -> {COLUMN}
+    %h = mir.reduce max %x0 axes [1] : {ROW} -> {COLUMN}
+    %y1 = mir.binary add %h, %y0 : {COLUMN}""",
+)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("n", [0, 1, 16, 37, 64, 65, 200, 1025])
+def test_a_row_is_reduced_to_the_same_bits_alone_and_with_others(n: int, threads: int):
+    total, variance = (compiled(text, threads) for text in (SUM, VARIANCE))
+
+    def results(x: np.ndarray) -> list[np.ndarray]:
+        return [np.asarray(y) for y in (total(x), *variance(x))]
+
+    for rows in (1, 3, 4, 5, 8, 11):
+        (x,) = normal((rows, n))
+        together = results(x)
+        for i in range(rows):
+            for alone, y in zip(results(x[i : i + 1]), together, strict=True):
+                assert alone.tobytes() == y[i : i + 1].tobytes()
+        if n:
+            wide = x.astype(np.float64)
+            expected = wide.sum(1), wide.var(1), wide.max(1) + wide.var(1)
+            for y, z in zip(together, expected, strict=True):
+                np.testing.assert_allclose(y, z, rtol=1e-4, atol=1e-4)
+
+
 def test_an_empty_row_beside_a_long_one():
     text = program(
         ["tensor<?xf32, #hir.dims<r>>", "tensor<?xf32, #hir.dims<n>>"],
