@@ -286,8 +286,8 @@ class Domain:
     def store(self, ats: Sequence[At], align: int = 0) -> None:
         """Pull every output at some places, then store; see `Access.store` for `align`."""
         values = [self.program.pull(node, ats) for node, _ in self.outputs]
-        # A single output is written in whole lines, which don't wait for one another.
-        fetches = self.lines is None or len(self.outputs) > 1
+        # A single output of one row is written in whole lines, which don't wait for one another.
+        fetches = self.lines is None or len(self.outputs) > 1 or bool(self.outer)
         for (node, out), elements in zip(self.outputs, values, strict=True):
             for v, at in zip(elements, ats, strict=True):
                 if self.inner:
