@@ -25,22 +25,28 @@ _MAPS = 8
 """The most maps that leave the other registers enough room."""
 
 
+def bundle_of(nodes: Sequence[Node], target: Target) -> int:
+    """Return how many rows, or pieces of one, are worth their registers where outputs are made."""
+    found = reachable(*nodes)
+    heavy = any(map(is_heavy, found)) or sum(n.op in MAPS for n in found) > _MAPS
+    floats = all(n.args[0].element == f32 for n in found if n.op == "reduce")
+    return BUNDLE if target.avx512 and floats and not heavy else 1
+
+
 def bundled(nodes: Sequence[Node], target: Target) -> list[Node]:
     """
-    Return the reductions of rows that maps alone lead to, where several are worth their registers.
+    Return the reductions of rows that maps alone lead to, where several rows are worth it.
 
     `nodes` are outputs of one element for each row.
     """
-    found = reachable(*nodes)
-    heavy = any(map(is_heavy, found)) or sum(n.op in MAPS for n in found) > _MAPS
-    if heavy or not target.avx512:
+    if bundle_of(nodes, target) == 1:
         return []
     direct: dict[Node, None] = {}
     work = list(nodes)
     for n in work:
         if n.op in MAPS:
             work += [arg for arg in n.args if arg not in work]
-        elif n.op == "reduce" and _over_last(n) and n.args[0].element == f32:
+        elif n.op == "reduce" and _over_last(n):
             direct[n] = None
     return list(direct)
 

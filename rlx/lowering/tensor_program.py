@@ -20,7 +20,7 @@ from rlx.errors import RlxError
 from rlx.lowering.body import Body
 from rlx.lowering.target import PANEL
 from rlx.lowering.tensor_access import AnyAxis, At, Axis
-from rlx.lowering.tensor_bundle import BUNDLE, bundled, reduce_rows
+from rlx.lowering.tensor_bundle import BUNDLE, bundle_of, bundled, reduce_rows
 from rlx.lowering.tensor_cost import Cost, too_large
 from rlx.lowering.tensor_elements import stored
 from rlx.lowering.tensor_lanes import column_reductions, lane_dims, lane_reductions, repeated_dims
@@ -175,7 +175,9 @@ class Domain:
             return
 
         def together() -> list[Value]:
-            program.split = split = Split(body, self.places, program.shared, self.places.depth)
+            bundle = bundle_of(self.nodes, f.target)
+            split = Split(body, self.places, program.shared, self.places.depth, bundle)
+            program.split = split
             self._rows()
             split.meet()
             program.split, program.shared = None, split.used

@@ -186,7 +186,18 @@ class Program(Pull):
                 accs = self._span(start, end, accs, lambda c, m, a: chunk([], c, m, a))
                 return reduction.horizontal(accs)
 
-            return reduction.finish(self.split.combined(count, reduction, piece), count)
+            def whole(starts: Sequence[Value], size: Value) -> list[Value]:
+                def step(c: Value, old: list[Value]) -> list[Value]:
+                    places = [self.places.add(s, self.places.add(c, i * PANEL)) for i, s in order]
+                    return [chunk([], c, None, a) for c, a in zip(places, old, strict=True)]
+
+                order = [(i, s) for i in range(ACCUMULATORS) for s in starts]
+                accs = [reduction.neutral(PANEL)] * len(order)
+                accs = self.places.loop(0, size, ACCUMULATORS * PANEL, accs, step)
+                return [reduction.horizontal(accs[j :: len(starts)]) for j in range(len(starts))]
+
+            total = self.split.combined(count, reduction, piece, whole)
+            return reduction.finish(total, count)
         ahead, fetches = self.ahead, False
         if ahead:
             ahead.stages += at.axes == ahead.axes

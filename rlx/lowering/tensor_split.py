@@ -8,7 +8,7 @@ result does not depend on how many threads there are.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from math import prod
 
@@ -69,8 +69,10 @@ class Split:
     used: int
     """Reductions of the kernel that have room for their results so far."""
     depth: int
+    bundle: int
+    """How many pieces a thread reduces at a time: see `tensor_bundle`."""
     axes: tuple[AnyAxis, ...] = ()
-    """The scope in which all threads are at a row together, and its place."""
+    """The place of a row; `depth` is the scope in which all threads are at it together."""
     parity: Value = _FIRST
     """A bit of the row's number, so that one row's results aren't written over by the next's."""
 
@@ -84,9 +86,18 @@ class Split:
         return axes == self.axes and self.places.depth <= self.depth
 
     def combined(
-        self, n: Value, reduction: Reduction, piece: Callable[[Value, Value], Value]
+        self,
+        n: Value,
+        reduction: Reduction,
+        piece: Callable[[Value, Value], Value],
+        whole: Callable[[Sequence[Value], Value], Sequence[Value]],
     ) -> Value:
-        """Return what n elements reduce to; `piece` gives the result of those from start to end."""
+        """
+        Return what n elements reduce to.
+
+        `piece` gives the result of those from start to end, `whole` that of several whole pieces,
+        from their starts and their size.
+        """
         f, p, body = self.body.f, self.places, self.body
         scratch = body.scratch
         assert scratch is not None
@@ -107,6 +118,18 @@ class Split:
             f.store(piece(start, p.least(p.add(start, per), n)), f.at(results, i, 8))
             return []
 
+        def several(i: Value) -> list[Value]:
+            places = [p.add(i, j) for j in range(self.bundle)]
+            for j, v in zip(places, whole([p.mul(j, per) for j in places], per), strict=True):
+                f.store(v, f.at(results, j, 8))
+            return []
+
+        if self.bundle > 1:
+            count_whole = f.sub(f.umax(f.umin(last, f.udiv(n, per)), first), first)
+            main = f.add(first, f.mul(f.udiv(count_whole, self.bundle), self.bundle))
+            p.here([main])
+            p.loop(first, main, self.bundle, [], lambda i, _: several(i))
+            first = main
         p.loop(first, last, 1, [], lambda i, _: part(i))
         self.meet()
 
