@@ -71,7 +71,11 @@ def constant_of(element: Attribute, data: bytes) -> Value:
 
 
 class Reduction:
-    """How elements of a type are combined; `mean` is a sum that `finish` divides."""
+    """
+    How elements of a type are combined; `mean` is a sum that `finish` divides.
+
+    `highest` is a `max` of floats at a third of the cost: with a NaN among them, any of them.
+    """
 
     def __init__(self, f: Function, kind: str, element: Attribute):
         self.f = f
@@ -85,7 +89,7 @@ class Reduction:
         if self.element == i1:
             scalar = Value("i1", "false" if self.kind == "max" else "true")
         elif self.element in (f32, f64):
-            x = {"max": -inf, "min": inf, "prod": 1.0}.get(self.kind, 0.0)
+            x = {"max": -inf, "highest": -inf, "min": inf, "prod": 1.0}.get(self.kind, 0.0)
             scalar = float_(x) if self.element == f32 else double(x)
         else:
             top = 1 << int(self.type[1:]) - 1
@@ -102,6 +106,8 @@ class Reduction:
             match kind:
                 case "max":
                     return lambda a, b: maximum(f, a, b)
+                case "highest":
+                    return lambda a, b: f.select(f.fcmp("ogt", a, b), a, b)
                 case "min":
                     return lambda a, b: minimum(f, a, b)
                 case "prod":

@@ -208,8 +208,9 @@ def _scalar(value: float, like: Node) -> Node:
 
 
 def _softmax(x: Node) -> Node:
-    shifted = binary("sub", x, _along(_over_last("max", x), x))
-    power = unary("exp", shifted)
+    # Where a row has a NaN, its sum is one, whatever its maximum is.
+    shifted = binary("sub", x, _along(_over_last("highest", x), x))
+    power = unary("exp_below", shifted)
     return binary("mul", power, _along(unary("recip", _over_last("sum", power)), x))
 
 

@@ -37,7 +37,7 @@ from rlx.lowering.tensor_nodes import (
 from rlx.lowering.tensor_reduce import ROW_BYTES, Ahead, Program
 from rlx.lowering.tensor_rows import Row
 from rlx.lowering.tensor_split import LENGTH, ROWS, Split
-from rlx.lowering.tensor_stages import kept
+from rlx.lowering.tensor_stages import kept, over_rows
 from rlx.lowering.tensor_tiles import turned
 from rlx.lowering.values import Value, i64
 
@@ -46,6 +46,8 @@ COMPUTED = (
     mir.RmsNormOp,
 )  # fmt: skip
 """The operations that `refusal` may accept."""
+NEAR = 1 << 12
+"""Up to how many elements of a row L1 holds: what it is made of and results."""
 BLOCK = 256
 """Columns of the blocks that threads share where tiles are transposed."""
 
@@ -276,14 +278,18 @@ class Domain:
 
     def _ahead(self, row: Value, outer: tuple[AnyAxis, ...]) -> Ahead | None:
         """Return the place of the next row, or of this one where rows are long, if it is of use."""
-        reduced = any(n.op == "reduce" for n in reachable(*self.nodes))
-        if not reduced or not outer or len(self.outer) != len(outer) or len(self.inner) != 1:
+        reductions = sum(map(over_rows, reachable(*self.nodes)))
+        if not reductions or not outer or len(self.outer) != len(outer) or len(self.inner) != 1:
             return None
         f, size = self.program.f, self.access.size(self.inner[0])
         short = f.icmp("ule", size, LENGTH)
         after = self.places.here([f.add(row, f.cast("zext", short, "i64"))])[0]
         next_ = self.access.split(Axis(after), self.outer)
-        return Ahead(outer, tuple(next_), fetches=not self.program.kept)
+        far = f.icmp("ugt", size, NEAR)
+        far = f.or_(far, self.lines.streams) if self.lines else far
+        within = f.select(far, i64(0), i64(-1))
+        fetches = not self.program.kept
+        return Ahead(outer, tuple(next_), fetches, self.outputs, within, reductions)
 
     def store(self, ats: Sequence[At], align: int = 0) -> None:
         """Pull every output at some places, then store; see `Access.store` for `align`."""

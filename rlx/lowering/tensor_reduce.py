@@ -48,6 +48,11 @@ class Ahead:
     next: tuple[AnyAxis, ...]
     fetches: bool
     """Whether the stage that is written does: the results, unless a reduction has more to do."""
+    outputs: Sequence[tuple[Node, Value]]
+    """The results of the row, whose lines are fetched while the last reduction computes much."""
+    within: Value
+    """-1, or 0 where this is of no use, so that the row's first line alone is fetched."""
+    reductions: int
     stages: int = 0
 
 
@@ -87,6 +92,15 @@ class Program(Pull):
             for start in range(0, PANEL * node.bytes, LINE):
                 self.f.prefetch(self.f.at(self.f.at(pointer, next_.base, node.bytes), start), 2)
         return v
+
+    def _fetch(self, ahead: Ahead, c: Value) -> None:
+        """Ask for the lines that a chunk's results will be written to."""
+        f = self.f
+        column = Axis(self.places.here([f.and_(c, ahead.within)])[0])
+        for node, out in ahead.outputs:
+            first = f.at(out, self.access.join((*ahead.axes, column), node.dims).base, node.bytes)
+            for start in range(0, PANEL * node.bytes, LINE):
+                f.prefetch(f.at(first, start), write=True)
 
     # Rows that are kept from one stage to the next
 
@@ -155,12 +169,15 @@ class Program(Pull):
         outer, inner = ordered[:-run], ordered[-run:]
         dims = [source.dims[a] for a in inner]
         n = product(dims)
+        results: Ahead | None = None
 
         def chunk(
             fixed: list[tuple[int, AnyAxis]], c: Value, mask: Value | None, acc: Value
         ) -> Value:
             if self._stage:
                 self._stage.chunk = Axis(c, 1)
+            if results:
+                self._fetch(results, c)
             parts = self.access.split(Axis(c, 1), dims)
             place = _inserted(at.axes, [*fixed, *zip(inner, parts, strict=True)])
             v = self.places.splat(self.pull_one(source, At(place, mask)))
@@ -201,6 +218,8 @@ class Program(Pull):
         ahead, fetches = self.ahead, False
         if ahead:
             ahead.stages += at.axes == ahead.axes
+            if self.kept and at.axes == ahead.axes and ahead.stages == ahead.reductions:
+                results = ahead
             fetches, ahead.fetches = ahead.fetches, bool(self.kept) and ahead.stages == _FETCHED
         before, self._stage = self._stage, Stage(at.axes) if len(axes) == 1 else None
         chunks = ACCUMULATORS if n.static is None else -(-n.static // PANEL)

@@ -17,7 +17,7 @@ def kept(outputs: Iterable[Node]) -> set[Node]:
     map of many instructions that two stages use is kept by the first: of a chain of them, the last.
     """
     nodes = reachable(*outputs)
-    roots = [*outputs, *(n.args[0] for n in nodes if _over_rows(n))]
+    roots = [*outputs, *(n.args[0] for n in nodes if over_rows(n))]
     stages = [_stage(root) for root in dict.fromkeys(roots)]
     several = {n for n in nodes if sum(n in s for s in stages) > 1}
     # What every stage reaches by way of another value that is kept needs no buffer itself.
@@ -25,7 +25,8 @@ def kept(outputs: Iterable[Node]) -> set[Node]:
     return {n for n in direct if n.element in (f32, f64) and _costly(n, direct)}
 
 
-def _over_rows(node: Node) -> bool:
+def over_rows(node: Node) -> bool:
+    """Return whether a node is a reduction over the last axis alone."""
     return node.op == "reduce" and node.axes == (len(node.args[0].dims) - 1,)
 
 

@@ -60,6 +60,18 @@ def exp(f: Function, v: Value) -> Value:
     v = clamp_high(f, clamp_low(f, v, low), high)
     if f.target.avx512 and not double(v):
         return vmath_pieces.exp(f, v)
+    return _scaled_exp(f, v)
+
+
+def exp_below(f: Function, v: Value) -> Value:
+    """Return e^v for v <= 0; NaN for NaN. With AVX-512 the last bit of an f32 may be wrong."""
+    v = clamp_low(f, v, -746.0 if double(v) else -105.0)
+    if f.target.avx512 and not double(v):
+        return vmath_pieces.exp_below(f, v)
+    return _scaled_exp(f, v)
+
+
+def _scaled_exp(f: Function, v: Value) -> Value:
     n, r, tail = exp_parts(f, v)
     return scale(f, one_plus(f, r, tail), n)
 

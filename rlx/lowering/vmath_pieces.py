@@ -118,6 +118,10 @@ _POWERS = _table(
 )
 _EXP = (0.5000162, 0.16667059)
 """e^r = 1 + r + r^2 E(r) on |r| <= ln(2) / 32, to 2e-9."""
+_EXP2 = (0.6931472, 0.24022648, 0.05550332)
+"""2^r = 1 + r T(r) on |r| <= 1 / 32, to 9e-9."""
+_LOG2_E = 1.4426950216293335
+"""log2(e) as an f32."""
 
 
 def exp(f: Function, v: Value) -> Value:
@@ -130,6 +134,21 @@ def exp(f: Function, v: Value) -> Value:
     above = f.fma(polynomial(f, _EXP, r), f.fmul(r, r), r)
     power, rest = (_looked_up(f, row, bits(f, shifted)) for row in _POWERS)
     return scale_floor(f, f.fadd(power, f.fma(power, above, rest)), n)
+
+
+def exp_below(f: Function, v: Value) -> Value:
+    """
+    Return e^v for v from -105 to 0: 2^n 2^r, n a multiple of 1 / 16 and r = v log2(e) - n.
+
+    Three instructions fewer than `exp`, which is correct to the last bit more often.
+    """
+    magic, log2_e = constant(f, v, layout(v).magic / _WIDTH), constant(f, v, _LOG2_E)
+    shifted = f.fma(v, log2_e, magic)
+    n = f.fsub(shifted, magic)
+    r = f.fma(v, constant(f, v, math.log2(math.e) - _LOG2_E), f.fma(v, log2_e, f.fneg(n)))
+    power = _looked_up(f, _POWERS[0], bits(f, shifted))
+    above = f.fma(f.fmul(power, r), polynomial(f, _EXP2, r), power)
+    return scale_floor(f, above, n)
 
 
 def erf(f: Function, v: Value) -> Value:

@@ -209,6 +209,23 @@ def test_large_rows_may_lie_anywhere(threads: int):
         assert (memory == 7).sum() == 96
 
 
+@pytest.mark.parametrize("n", [1, 15, 16, 100, 1024, 1029, 5000, 70000])
+@pytest.mark.parametrize("element", ["f32", "f64"])
+def test_softmax_of_what_is_not_finite(element: str, n: int):
+    row = ROW.replace("f32", element)
+    text = program([row], [row], f"%y0 = mir.softmax %x0 : {row}")
+    x = np.repeat(normal((1, n))[0], 12, 0).astype(np.float64 if element == "f64" else np.float32)
+    x *= np.array([1, 1, 1, 1, 1, 1, 1, 1, 30, 1e4, 1e30, 0])[:, None].astype(x.dtype)
+    x[0, 0], x[1, n // 2], x[2, -1] = np.nan, np.nan, np.nan
+    x[3, n // 2], x[4, n - 1] = np.inf, -np.inf
+    x[5, : n // 2], x[6, n // 2 :], x[7] = -np.inf, -np.inf, -np.inf
+    with np.errstate(all="ignore"):
+        expected = softmax(x.astype(np.float64))
+    for threads in (1, 2):
+        y = np.asarray(compiled(text, threads)(x))
+        np.testing.assert_allclose(y, expected, rtol=1e-5, atol=1e-30)
+
+
 KINDS: dict[str, Callable[..., Any]] = {
     "sum": np.sum, "mean": np.mean, "max": np.max, "min": np.min, "prod": np.prod,
 }  # fmt: skip

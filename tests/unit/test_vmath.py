@@ -237,6 +237,16 @@ def test_silu_for_bf16(level: str):
 
 
 @pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("element", FLOATS)
+@np.errstate(all="ignore")
+def test_exp_of_numbers_below_zero(element: str, level: str):
+    x = samples(element)
+    x = x[~(x > 0)]
+    result = compiled(level, element)("exp_below", x)
+    assert ulps(result, np.exp(x.astype(WIDE))) <= 1.1
+
+
+@pytest.mark.parametrize("level", LEVELS)
 def test_softmax_power_is_zero_far_below(level: str):
     x = np.concatenate([[-np.inf, -1e30, -127.0, 0.0], -np.linspace(0, 126, 5000)])
     x = x.astype(np.float32)
@@ -300,7 +310,7 @@ def test_a_scalar_has_the_bits_of_a_vector(element: str, level: str):
     y = x[::-1].copy()
     vector, scalar = compiled(level, element), compiled(level, element, 1)
     for kind in kinds_of(element):
-        if kind != "silu_bf16":
+        if kind not in ("silu_bf16", "exp_below"):
             np.testing.assert_array_equal(vector(kind, x), scalar(kind, x), err_msg=kind)
     for kind in BINARY:
         np.testing.assert_array_equal(vector(kind, x, y), scalar(kind, x, y), err_msg=kind)
@@ -324,7 +334,7 @@ def test_comparisons_are_false_with_nan_but_for_ne(element: str, level: str):
 def test_every_kind_is_tested():
     from rlx.dialects.kinds import FLOAT_BINARY, UnaryKind
 
-    assert {*FUNCTIONS, "gelu_tanh", "silu_bf16"} == set(UNARY)
+    assert {*FUNCTIONS, "exp_below", "gelu_tanh", "silu_bf16"} == set(UNARY)
     assert {*BINARIES, "mod"} == set(BINARY)
     assert {str(kind) for kind in UnaryKind if kind != "not"} <= set(UNARY)
     assert {str(kind) for kind in FLOAT_BINARY} == set(BINARY)
