@@ -48,7 +48,8 @@ class Places:
 
     def level(self, *values: Value) -> int:
         """Return the innermost scope that one of some values depends on, counted from 0."""
-        return max((self._levels.get(v.name, 0) for v in values), default=0)
+        # What was not written here, such as a size, is known everywhere, whoever hands it out.
+        return max((self._levels.setdefault(v.name, 0) for v in values), default=0)
 
     def place(self, key: Hashable, operands: Sequence[Value], emit: Callable[[], Value]) -> Value:
         """Return the one value of `place_all`."""

@@ -100,6 +100,17 @@ def test_no_elements_are_none_at_every_size():
             np.testing.assert_array_equal(got, want, strict=True)
 
 
+@pytest.mark.parametrize("n", [0, 3, 40])
+def test_a_size_is_known_in_every_loop_of_a_kernel(n: int):
+    def parts(x: np.ndarray) -> tuple[np.ndarray, ...]:
+        y = x[-2:1:-1]
+        return y, y[::-1]
+
+    x = np.arange(n)
+    for got, want in zip(rlx.jit(parts)(x), parts(x), strict=True):
+        np.testing.assert_array_equal(got, want)
+
+
 def test_buffers_that_live_together_have_places_of_their_own():
     # Seven results of one size, all of which the last kernel needs: equal places are not the same.
     w = "tensor<8x8xf32>"
