@@ -47,11 +47,17 @@ class Model:
     max_context: int
     profile: CompileProfile | None
     """How to compile both programs; None for what suits each."""
+    precision: str = "exact"
+    """`exact`, or `fast` for functions of f32 that may lose some bits."""
 
     def build(self, program: str) -> ModuleOp:
-        return self.family.build(
+        from rlx.dialects.lir import set_precision
+
+        module = self.family.build(
             self.config, self.source, program, self.max_context, CHUNK, self.profile
         )
+        set_precision(module, self.precision)
+        return module
 
     def key(self, program: str, target: Target) -> str:
         """Return the key of a compiled program: it covers all that can change its code."""
@@ -70,6 +76,7 @@ class Model:
             self.max_context,
             CHUNK,
             repr(self.profile),
+            self.precision,
         )
 
 
@@ -185,8 +192,9 @@ def load(
     """
     Load a language model from a GGUF file and compile it for this machine.
 
-    `precision`: today `exact`, `fast` and `auto` are the same: activations and products of f32
-    accuracy, weights as they are in the file. `threads` is clamped to the CPUs that this process
+    `precision`: activations and products have f32's accuracy, weights are as they are in the file;
+    with `fast` functions such as silu lose a few bits (`vmath_fast`), and `auto` is `exact` where
+    no profile says otherwise. `threads` is clamped to the CPUs that this process
     may use. `max_context` bounds prompt and answer together (default: the model's, up to 2048).
     `verify` checks the memory plans first, by an analysis of its own. `profile`, or the path of a
     `*.rlx.toml` file, says which passes run, and how values are stored between operations.
@@ -196,6 +204,7 @@ def load(
     if precision not in PRECISIONS:
         raise RlxError(f"precision: expected one of {', '.join(PRECISIONS)}, got {precision!r}")
     model = open_model(path, max_context, profile)
+    model.precision = "fast" if precision == "fast" else "exact"
     if precision == "exact" and model.profile is not None and model.profile.narrows:
         raise RlxError(
             "precision: exact stores every value as f32, but the profile asks for "

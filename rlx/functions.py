@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 Array = NDArray[Any]
 
+PRECISIONS = ("exact", "fast")
 _DTYPES = {
     "f32": np.float32,
     "f64": np.float64,
@@ -52,6 +53,7 @@ def compile(
     threads: int | None = None,
     target: Target | str | None = None,
     profile: CompileProfile | str | os.PathLike[str] | None = None,
+    precision: str | None = None,
 ) -> CompiledFunction:
     """
     Compile a program for this machine, or for a lesser CPU whose code it runs.
@@ -59,7 +61,8 @@ def compile(
     `module` is a module of `hir`, `mir` or `lir`, or its text; it stays as it is. `weights` gives
     the weights by key: arrays, or a source. `threads` is clamped to the CPUs that this process may
     use. `profile`, or the path of a `*.rlx.toml` file, says which passes run from HIR or MIR on,
-    which for a planned module are none.
+    which for a planned module are none. `precision` is `exact`, or `fast` for functions of f32 that
+    lose a few bits (`vmath_fast`); None for what the module asks for.
 
     Raises RlxError for IR that isn't valid, for a weight that is missing or not as declared,
     and for what no kernel computes.
@@ -76,7 +79,10 @@ def compile(
         raise RlxError(f"weights: expected arrays by key, or a source, got {weights!r:.80}")
     if isinstance(weights, Mapping) or weights is None:
         weights = MapWeights(weights or {})
-    return CompiledFunction(build(module, target, CompileProfile.of(profile)), weights, threads)
+    if precision not in (None, *PRECISIONS):
+        raise RlxError(f"precision: expected one of {', '.join(PRECISIONS)}, got {precision!r:.80}")
+    built = build(module, target, CompileProfile.of(profile), precision)
+    return CompiledFunction(built, weights, threads)
 
 
 @dataclass(frozen=True)
@@ -84,7 +90,7 @@ class Built:
     """A program compiled for a target, without its weights."""
 
     module: ModuleOp
-    """As it was given."""
+    """As it was given, of the precision that was asked for."""
     target: Target
     manifest: Manifest
     code: bytes
@@ -93,13 +99,21 @@ class Built:
     profile: CompileProfile | None
 
 
-def build(module: ModuleOp | str, target: Target, profile: CompileProfile | None = None) -> Built:
+def build(
+    module: ModuleOp | str,
+    target: Target,
+    profile: CompileProfile | None = None,
+    precision: str | None = None,
+) -> Built:
     """Compile a module or a text; see `compile`."""
     from xdsl.utils.exceptions import VerifyException
 
+    from rlx.dialects.lir import set_precision
     from rlx.lowering.bounds import written_inputs
 
     module = _checked(module)
+    if precision is not None:
+        set_precision(module, precision)
     planned = module.clone()
     try:
         manifest, code = compile_program(planned, target, profile)

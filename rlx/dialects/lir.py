@@ -16,6 +16,7 @@ from xdsl.dialects.builtin import (
     FlatSymbolRefAttrConstr,
     IndexType,
     IntegerAttr,
+    ModuleOp,
     StringAttr,
     SymbolNameConstraint,
     SymbolRefAttr,
@@ -49,6 +50,17 @@ CARRY = "rlx.carry"
 
 ADVANCE = "rlx.advance"
 """Module attribute: dimension -> the dimension that it grows by after a step."""
+
+PRECISION = "rlx.precision"
+"""Module attribute: `fast` where element-wise functions of f32 may lose some bits."""
+
+
+def set_precision(module: ModuleOp, precision: str) -> None:
+    """Ask for `exact` or `fast` functions in a module."""
+    if precision == "fast":
+        module.attributes[PRECISION] = StringAttr(precision)
+    else:
+        module.attributes.pop(PRECISION, None)
 
 
 def _check_at_least(what: str, low: int, **given: IntegerAttr[I64]) -> None:

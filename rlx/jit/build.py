@@ -27,6 +27,7 @@ from rlx.dialects.common import ANY, DIMS, Dim, DimDef, DimTableAttr, dims_of, t
 from rlx.dialects.control import IfOp, WhileOp, YieldOp
 from rlx.dialects.infer import U8, U32
 from rlx.dialects.kinds import BinaryKind, CompareKind, ReduceKind, UnaryKind
+from rlx.dialects.lir import set_precision
 from rlx.jit.trace import Block, Node, Trace, Type
 
 ELEMENTS: dict[str, Attribute] = {
@@ -40,9 +41,11 @@ ELEMENTS: dict[str, Attribute] = {
 }
 
 
-def build(trace: Trace) -> ModuleOp:
-    """Return the module of a trace."""
-    return _Builder(trace).module()
+def build(trace: Trace, precision: str = "exact") -> ModuleOp:
+    """Return the module of a trace, which asks for a precision."""
+    module = _Builder(trace).module()
+    set_precision(module, precision)
+    return module
 
 
 def _dim_table(trace: Trace) -> DimTableAttr:

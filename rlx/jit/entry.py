@@ -230,7 +230,7 @@ def compile_trace(
         from rlx.driver import compile_program
         from rlx.jit.build import build
 
-        compiled = compile_program(build(trace), target)
+        compiled = compile_program(build(trace, precision), target)
         cache.put(key, compiled.to_bytes())
     program = Program(compiled.manifest, compiled.code, shared_team(threads), Segment(64), poison)
     program.start(Segment(64))

@@ -66,8 +66,9 @@ def jit(
     sizes may differ from call to call. `static_argnames` names arguments whose values the function
     needs while it is traced, each value being a compilation of its own. `specialize` names
     arguments whose sizes are fixed in the compiled code (all axes, or those that a mapping gives).
-    `precision`: today `exact` and `fast` are the same. `threads` is clamped to the CPUs that this
-    process may use.
+    `precision`: with `fast` exp, log, tanh and their like of f32 lose a few bits and take half the
+    time or less (docs/jit.md says how many and how much). `threads` is clamped to the CPUs that
+    this process may use.
 
     Raises RlxError for options that don't fit the function.
     """

@@ -51,7 +51,7 @@ class Lowered:
 
         if stage not in STAGES:
             raise RlxError(f"stage: expected one of {', '.join(STAGES)}, got {stage!r}")
-        module = build(self.trace)
+        module = build(self.trace, self._precision)
         if stage not in ("llvm", "asm"):
             run_to(module, stage)
             return str(module) + "\n"

@@ -34,8 +34,10 @@ class Gap:
 class Module:
     """A module under construction: functions, and the declarations they turned out to need."""
 
-    def __init__(self, target: Target):
+    def __init__(self, target: Target, fast: bool = False):
         self.target = target
+        self.fast = fast
+        """Whether functions of f32 may be those of `vmath_fast`."""
         self.streams = False
         """Whether a store goes past the caches, whose mark is an entry of the module."""
         self._declared: dict[str, str] = {}

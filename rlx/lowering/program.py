@@ -36,7 +36,7 @@ def lower(module: ModuleOp, target: Target) -> str:
     program = next((op for op in module.ops if isinstance(op, lir.ProgramOp)), None)
     if program is None:
         raise RlxError("expected a planned module with a lir.program: run plan-lir first")
-    out = Module(target)
+    out = Module(target, _is_fast(module))
     table = DimTable.of(module)
     barrier = emit_barrier(out)
     kernels = {k.sym_name.data: k for k in module.ops if isinstance(k, lir.KernelOp)}
@@ -53,6 +53,13 @@ def lower(module: ModuleOp, target: Target) -> str:
     job(abi.PROLOGUE).define(program, lir.Job.PROLOGUE)
     job(abi.STEP).define_steps(program, _carried(module, program))
     return out.text
+
+
+def _is_fast(module: ModuleOp) -> bool:
+    precision = module.attributes.get(lir.PRECISION)
+    if precision not in (None, StringAttr("exact"), StringAttr("fast")):
+        raise RlxError(f'{lir.PRECISION}: expected "exact" or "fast", got {precision}')
+    return precision == StringAttr("fast")
 
 
 @dataclass

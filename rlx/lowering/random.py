@@ -15,7 +15,7 @@ from rlx.dialects.common import dims_of
 from rlx.lowering.body import Body
 from rlx.lowering.philox import emit_philox, halves
 from rlx.lowering.values import Value, f32, f64, i64, vec
-from rlx.lowering.vmath import emit_unary
+from rlx.lowering.vmath import UNARY
 
 if TYPE_CHECKING:
     from rlx.ops.random import NormalOp, UniformOp
@@ -121,8 +121,9 @@ class _Groups:
             u, v = f.lshr(u, 11), f.ashr(v, 11)
         half = f.splat(f64(0.5) if self.wide else f32(0.5), u.lanes)
         above = f.fadd(f.cast("uitofp", u, type_), half)
-        log = emit_unary(f, "log", self._scaled(above, 2.0**-bits))
-        radius = emit_unary(f, "sqrt", self._scaled(log, -2.0))
+        # Exact in every program, so that a seed's numbers are the same in all.
+        log = UNARY["log"](f, self._scaled(above, 2.0**-bits))
+        radius = UNARY["sqrt"](f, self._scaled(log, -2.0))
         # Words with a sign are angles from -pi to pi, of the same sine and cosine.
         angle = self._scaled(f.cast("sitofp", v, type_), 2 * pi * 2.0**-bits)
-        return [f.fmul(radius, emit_unary(f, kind, angle)) for kind in ("cos", "sin")]
+        return [f.fmul(radius, UNARY[kind](f, angle)) for kind in ("cos", "sin")]

@@ -43,6 +43,8 @@ the edges of the range, with FMA and without (an x86 CPU of before 2013):
 | pow          | 0.51     | 0.51 | 0.73     | 0.73 | all exponents                               |
 | softmax's    | 0.92     | 1.19 |          |      | `exp2_softmax`, results below 2^-126.5 are 0|
 
+A program of `precision="fast"` has the forms of `vmath_fast` for some of f32.
+
 The four operations, sqrt and recip are rounded to nearest. neg, abs, sign, relu, max, min, floor,
 ceil and round are exact, and so is the remainder that `mod` rounds once. So are all kinds for
 integers (`vmath_int`), and casts round once (`vmath_cast`).
@@ -87,6 +89,7 @@ from rlx.lowering.vmath_exp import (
     silu_bf16,
     tanh,
 )
+from rlx.lowering.vmath_fast import fast
 from rlx.lowering.vmath_log import log, log_sigmoid, softplus
 from rlx.lowering.vmath_pow import pow
 from rlx.lowering.vmath_trig import cos, sin, tan
@@ -159,7 +162,7 @@ def emit_unary(f: Function, kind: str, v: Value, signed: bool = True) -> Value:
     Without `signed` integers are from 0 on, here and in what follows.
     """
     if v.element[0] != "i":
-        return UNARY[kind](f, v)
+        return (fast(f, kind, v) or UNARY[kind])(f, v)
     table = vmath_int.UNARY if signed else vmath_int.UNARY_UNSIGNED
     return table[kind](f, v)
 
@@ -167,7 +170,7 @@ def emit_unary(f: Function, kind: str, v: Value, signed: bool = True) -> Value:
 def emit_binary(f: Function, kind: str, a: Value, b: Value, signed: bool = True) -> Value:
     """Emit a function, lane by lane: a kind of `BINARY`, or of `vmath_int.BINARY` for integers."""
     if a.element[0] != "i":
-        return BINARY[kind](f, a, b)
+        return (fast(f, kind, a) or BINARY[kind])(f, a, b)
     table = vmath_int.BINARY if signed else vmath_int.BINARY_UNSIGNED
     return table[kind](f, a, b)
 

@@ -9,9 +9,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from rlx.lowering.emitter import Function
-from rlx.lowering.values import Index, Value, f32, f64, vec
+from rlx.lowering.values import Index, Value, f32, f64, i32, vec
 
 
 @dataclass(frozen=True)
@@ -104,7 +105,7 @@ def any_lane(f: Function, mask: Value) -> Value:
     """Return whether a mask holds in some lane, as a scalar."""
     if mask.lanes == 1:
         return mask
-    return f.icmp("ne", f.cast("bitcast", mask, f"i{mask.lanes}"), 0)
+    return f.intrinsic("vector.reduce.or", "i1", mask, suffixes=[mask.type])
 
 
 def polynomial(f: Function, coefficients: Sequence[float], x: Value) -> Value:
@@ -147,14 +148,14 @@ def power(f: Function, n: Value) -> Value:
 def scale(f: Function, v: Value, n: Value) -> Value:
     """Return v * 2^n, rounded once, for a whole float n in twice the range of exponents."""
     if _scales(f, v):
-        return _scalef(f, v, n)
+        return scalef(f, v, n)
     half = nearest(f, f.fmul(n, constant(f, v, 0.5)))
     return f.fmul(f.fmul(v, power(f, half)), power(f, f.fsub(n, half)))
 
 
 def scale_floor(f: Function, v: Value, n: Value) -> Value:
     """Return `scale` by the whole number that is n or below it."""
-    return _scalef(f, v, n) if _scales(f, v) else scale(f, v, f.intrinsic("floor", n.type, n))
+    return scalef(f, v, n) if _scales(f, v) else scale(f, v, f.intrinsic("floor", n.type, n))
 
 
 def _scales(f: Function, v: Value) -> bool:
@@ -163,13 +164,63 @@ def _scales(f: Function, v: Value) -> bool:
     return f.target.avx512 and v.lanes >= width and v.lanes & (v.lanes - 1) == 0
 
 
-def _scalef(f: Function, v: Value, n: Value) -> Value:
+def scalef(f: Function, v: Value, n: Value) -> Value:
+    """Return v * 2^floor(n), rounded once, with AVX-512."""
     width = 8 if double(v) else 16
-    if v.lanes > width:
-        return in_halves(f, _scalef, v, n)
     everywhere = Value(f"i{width}", "-1")
     name = f"x86.avx512.mask.scalef.{'pd' if double(v) else 'ps'}.512"
-    return f.intrinsic(name, v.type, v, n, v, everywhere, Value("i32", "4"))
+
+    def instruction(f: Function, v: Value, n: Value) -> Value:
+        return f.intrinsic(name, v.type, v, n, v, everywhere, i32(4))
+
+    return native(f, width, instruction, v, n)
+
+
+# Instructions of one width, and what is rare
+
+
+def native(f: Function, width: int, body: Callable[..., Value], *values: Value) -> Value:
+    """Return body(f, *values) of values of any lane count, where it takes those of one alone."""
+    return _native(width, body, f, *values)
+
+
+def _native(width: int, body: Callable[..., Value], f: Function, *values: Value) -> Value:
+    lanes = values[0].lanes
+    if lanes == width:
+        return body(f, *values)
+    if lanes > width:
+        return in_halves(f, partial(_native, width, body), *values)
+    if lanes == 1:
+        return f.extract(body(f, *(f.splat(v, width) for v in values)), 0)
+    spread = [i % lanes for i in range(width)]
+    found = body(f, *(f.shuffle(v, v, spread) for v in values))
+    return f.shuffle(found, found, range(lanes))
+
+
+def wide(f: Function) -> bool:
+    """Return whether there is `native_512`."""
+    return f.target.avx512 and f.target.has("avx512dq")
+
+
+def native_512(f: Function, name: str, v: Value, *immediate: int) -> Value:
+    """Return what an AVX-512 instruction of sixteen f32 makes of a value."""
+    # A rounding mode, that of the machine, goes with the instructions that have their masks' name.
+    mode = [i32(4)] if name.startswith("mask.") else []
+
+    def instruction(f: Function, v: Value) -> Value:
+        operands = [v, *map(i32, immediate), v, Value("i16", "-1"), *mode]
+        return f.intrinsic(f"x86.avx512.{name}.512", v.type, *operands)
+
+    return native(f, 16, instruction, v)
+
+
+def rarely(
+    f: Function, rare: Value, exact: Callable[..., Value], values: Sequence[Value], result: Value
+) -> Value:
+    """Return `result`, in the lanes of a mask exact(f, *values), behind a branch."""
+    return f.if_(
+        any_lane(f, rare), lambda: [f.select(rare, exact(f, *values), result)], lambda: [result]
+    )[0]
 
 
 def in_halves(f: Function, body: Callable[..., Value], *values: Value) -> Value:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import partial
 
 from rlx.lowering.emitter import Function
 from rlx.lowering.values import Value, f32, vec
@@ -23,6 +24,7 @@ from rlx.lowering.vmath_base import (
     from_bits,
     layout,
     magnitude,
+    native,
     polynomial,
     scale_floor,
 )
@@ -34,10 +36,10 @@ Table = tuple[tuple[float, ...], ...]
 """For each power, the coefficients of the pieces, in the order of their indices."""
 
 
-def _table(text: str) -> Table:
+def table(text: str, pieces: int = _WIDTH) -> Table:
     """Return the rows of a table from its numbers in order."""
     numbers = [float(word) for word in text.split()]
-    return tuple(tuple(numbers[i : i + _WIDTH]) for i in range(0, len(numbers), _WIDTH))
+    return tuple(tuple(numbers[i : i + pieces]) for i in range(0, len(numbers), pieces))
 
 
 # Minimax fits in relative error. erf on pieces of the width _ERF_STEP around its multiples, to
@@ -45,7 +47,7 @@ def _table(text: str) -> Table:
 # 8e-8. An index is what low bits of the number spell, so a table starts in the middle. In the
 # first pieces of erf and tanh it is the function less z.
 _ERF_STEP = 2139 / 8192
-_ERF = _table(
+_ERF = table(
     """
     0.0 0.28806832 0.5398052 0.7320471 0.86033833 0.93515354 0.9732796 0.9902576 0.9968642
     0.99911064 0.99977803 0.9999513 0.99999064 0.9999984 0.99999976 0.99999994
@@ -66,7 +68,7 @@ _ERF = _table(
     3.3749187e-5 6.4149854e-6
     """
 )
-_TANH = _table(
+_TANH = table(
     """
     0.7615942 0.90514827 0.9640276 0.9866143 0.9950548 0.9993293 0.9999092 0.9999877 0.99999833 1.0
     1.0 1.0 0.0 0.24491866 0.46211717 0.63514894
@@ -84,7 +86,7 @@ _TANH = _table(
     2.6641737e-6 -5.2534304e-8 0.0 0.0 0.0 -0.037093397 -0.07426153 -0.013013591 -0.0016034213
     """
 )
-_MILLS = _table(
+_MILLS = table(
     """
     0.2615783 0.20578067 0.168102 0.14133133 0.12151394 0.094410636 0.0769193 0.06477931
     0.055893477 0.04379879 0.03597489 0.030509414 0.5 0.4140321 0.34961882 0.30023247
@@ -107,7 +109,7 @@ _MILLS = _table(
 )
 
 # 2^(j / 16) for j from 0 to 15, as numbers of f32 and the rest.
-_POWERS = _table(
+_POWERS = table(
     """
     1.0 1.0442737 1.0905077 1.1387886 1.1892071 1.2418578 1.2968396 1.3542556 1.4142135 1.4768262
     1.5422108 1.6104903 1.6817929 1.7562522 1.8340081 1.9152066
@@ -132,7 +134,7 @@ def exp(f: Function, v: Value) -> Value:
     high, low = (constant(f, v, -part) for part in LN2_PARTS["float"])
     r = f.fma(n, low, f.fma(n, high, v))
     above = f.fma(polynomial(f, _EXP, r), f.fmul(r, r), r)
-    power, rest = (_looked_up(f, row, bits(f, shifted)) for row in _POWERS)
+    power, rest = (lookup(f, row, bits(f, shifted)) for row in _POWERS)
     return scale_floor(f, f.fadd(power, f.fma(power, above, rest)), n)
 
 
@@ -188,33 +190,28 @@ def _piecewise(
     f: Function, table: Table, index: Value, d: Value, first: Value | None = None
 ) -> Value:
     """Return the polynomial of each lane's piece; more by d where it is the `first`."""
-    total = _looked_up(f, table[-1], index)
+    total = lookup(f, table[-1], index)
     for row in reversed(table[1:-1]):
-        total = f.fma(total, d, _looked_up(f, row, index))
-    start = _looked_up(f, table[0], index)
+        total = f.fma(total, d, lookup(f, row, index))
+    start = lookup(f, table[0], index)
     return f.fma(total, d, start if first is None else f.select(first, d, start))
 
 
-def _looked_up(f: Function, row: Sequence[float], index: Value) -> Value:
-    """Return the number of a row that the low four bits of each lane's index say."""
-    lanes = index.lanes
-    if lanes > _WIDTH:
-        low, high = (
-            _looked_up(f, row, f.shuffle(index, index, range(i, i + lanes // 2)))
-            for i in (0, lanes // 2)
-        )
-        return f.shuffle(low, high, range(lanes))
-    if lanes == 1:
-        return f.extract(_looked_up(f, row, f.splat(index, _WIDTH)), 0)
-    if lanes < _WIDTH:
-        wide = f.shuffle(index, index, [i % lanes for i in range(_WIDTH)])
-        found = _looked_up(f, row, wide)
-        return f.shuffle(found, found, range(lanes))
+def lookup(f: Function, row: Sequence[float], index: Value) -> Value:
+    """Return the number of a row that the low bits of each lane's index say: four, or five."""
+    return native(f, _WIDTH, partial(_lookup, row), index)
+
+
+def _lookup(row: Sequence[float], f: Function, index: Value) -> Value:
     if f.target.avx512:
-        numbers = f.vector("float", [f32(x).name for x in row])
-        return f.intrinsic("x86.avx512.permvar.sf.512", numbers.type, numbers, index)
+        registers = range(0, len(row), _WIDTH)
+        first, *more = (_numbers(f, row[i : i + _WIDTH]) for i in registers)
+        if more:
+            name = "x86.avx512.vpermi2var.ps.512"
+            return f.intrinsic(name, first.type, first, index, *more)
+        return f.intrinsic("x86.avx512.permvar.sf.512", first.type, first, index)
     half = _WIDTH // 2
-    halves = [f.vector("float", [f32(x).name for x in row[i : i + half]]) for i in (0, half)]
+    halves = [_numbers(f, row[i : i + half]) for i in (0, half)]
     parts: list[Value] = []
     for i in (0, half):
         part = f.shuffle(index, index, range(i, i + half))
@@ -223,3 +220,7 @@ def _looked_up(f: Function, row: Sequence[float], index: Value) -> Value:
         )
         parts.append(f.select(f.icmp("slt", f.shl(part, 28), 0), high, low))
     return f.shuffle(parts[0], parts[1], range(_WIDTH))
+
+
+def _numbers(f: Function, row: Sequence[float]) -> Value:
+    return f.vector("float", [f32(x).name for x in row])

@@ -42,8 +42,8 @@ Map: TypeAlias = tuple[Sequence[str], str, Callable[..., Value]]
 class Maps:
     """Functions of arrays, all in one module."""
 
-    def __init__(self, level: str, maps: Mapping[str, Map], lanes: int = 16):
-        module = Module(Target.named(level))
+    def __init__(self, level: str, maps: Mapping[str, Map], lanes: int = 16, fast: bool = False):
+        module = Module(Target.named(level), fast)
         for name, map_ in maps.items():
             _emit(module, name, map_, lanes)
         self._maps = maps
