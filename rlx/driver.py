@@ -9,13 +9,13 @@ from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, cast
 
 from rlx.checks import integer
+from rlx.compiler import STAGES, collector_paused, compile_program, compile_text
 from rlx.errors import RlxError
 from rlx.flow.profile import CompileProfile
 from rlx.flow.source import WeightSource
 from rlx.frontends.gguf import GgufFile
 from rlx.frontends.tokenizer import Tokenizer
 from rlx.frontends.weights import GgufWeights
-from rlx.lowering.manifest import Manifest
 from rlx.lowering.target import Target
 from rlx.models.registry import Family, family
 from rlx.runtime.cache import ObjectCache
@@ -28,7 +28,6 @@ from rlx.runtime.threads import Team
 if TYPE_CHECKING:
     from xdsl.dialects.builtin import ModuleOp
 
-STAGES = ("hir", "mir", "lir", "llvm")
 PROGRAMS = ("prefill", "decode")
 PRECISIONS = ("exact", "fast", "auto")
 CHUNK = 512
@@ -101,35 +100,14 @@ def open_model(path: object, max_context: int | None, profile: object = None) ->
     return Model(file, fam, config, GgufWeights(file), max_context, profile)
 
 
-def compile_text(
-    module: ModuleOp, target: Target, profile: CompileProfile | None = None
-) -> tuple[Manifest, str]:
-    """Lower a module of any level; return its manifest and its LLVM IR. The module is rewritten."""
-    from rlx.lowering.extract import manifest_of
-    from rlx.lowering.program import lower
-    from rlx.passes.pipelines import run_to
-
-    run_to(module, "lir", profile)
-    return manifest_of(module), lower(module, target)
-
-
-def compile_program(
-    module: ModuleOp, target: Target, profile: CompileProfile | None = None
-) -> Compiled:
-    """Compile a module of any level to object code."""
-    from rlx.runtime.jit import compile_object
-
-    manifest, text = compile_text(module, target, profile)
-    return Compiled(manifest, compile_object(text, target))
-
-
 def _compiled(model: Model, name: str, target: Target) -> Compiled:
     """Return a program from the cache, or compile it and keep it there."""
     cache, key = ObjectCache(), model.key(name, target)
     found = cache.get(key)
     if found is not None:
         return Compiled.from_bytes(found)
-    compiled = compile_program(model.build(name), target, model.profile)
+    with collector_paused():
+        compiled = compile_program(model.build(name), target, model.profile)
     cache.put(key, compiled.to_bytes())
     return compiled
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from rlx.driver import STAGES, compile_program, compile_text
+from rlx.compiler import STAGES, compile_program, compile_text
 from rlx.errors import RlxError
 from rlx.flow.profile import CompileProfile
 from rlx.flow.source import MapWeights, WeightInfo, WeightSource

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cache
 from math import prod
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
 
@@ -21,8 +20,7 @@ if TYPE_CHECKING:
     from rlx.runtime.program import Program
 
 
-@dataclass(frozen=True)
-class Traced:
+class Traced(NamedTuple):
     """A finished trace with what the function returned: arrays, sizes, and plain values."""
 
     trace: Trace
@@ -227,10 +225,12 @@ def compile_trace(
     if found is not None:
         compiled = Compiled.from_bytes(found)
     else:
-        from rlx.driver import compile_program
-        from rlx.jit.build import build
+        from rlx.compiler import collector_paused, compile_program
 
-        compiled = compile_program(build(trace, precision), target)
+        with collector_paused():
+            from rlx.jit.build import build
+
+            compiled = compile_program(build(trace, precision), target)
         cache.put(key, compiled.to_bytes())
     program = Program(compiled.manifest, compiled.code, shared_team(threads), Segment(64), poison)
     program.start(Segment(64))

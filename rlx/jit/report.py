@@ -44,7 +44,7 @@ class Lowered:
 
         Raises RlxError for any other stage.
         """
-        from rlx.driver import compile_text
+        from rlx.compiler import compile_text
         from rlx.jit.build import build
         from rlx.lowering.target import Target
         from rlx.passes.pipelines import run_to

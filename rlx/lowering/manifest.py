@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
 from math import prod
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 from rlx.contract.derived import OPERATORS
 from rlx.errors import RlxError
@@ -22,8 +21,7 @@ MOST = 1 << 31
 """Elements of the smallest tensor that a program without bounds refuses."""
 
 
-@dataclass(frozen=True)
-class Dimension:
+class Dimension(NamedTuple):
     """A dimension's bounds; `operator` and `operands` where it derives from others."""
 
     name: str
@@ -37,8 +35,7 @@ class Dimension:
         return not self.operator and self.low != self.high
 
 
-@dataclass(frozen=True)
-class Bound:
+class Bound(NamedTuple):
     """The sum of `terms` is at most `limit`, or just that where it is `exact`."""
 
     terms: tuple[int | str, ...]
@@ -64,8 +61,7 @@ def _size(dim: int | str, sizes: Mapping[str, int]) -> int:
     return dim if isinstance(dim, int) else sizes[dim]
 
 
-@dataclass(frozen=True)
-class Io:
+class Io(NamedTuple):
     """A buffer that the caller binds; dimensions are numbers or names."""
 
     name: str
@@ -75,8 +71,7 @@ class Io:
     """Where not 0, elements are indices in [0, index_bound)."""
 
 
-@dataclass(frozen=True)
-class Weight:
+class Weight(NamedTuple):
     """A packed weight: its places in the weight segment and among the sources."""
 
     key: str
@@ -93,8 +88,7 @@ class Weight:
         return [self.key.replace("{layer}", str(layer)) for layer in range(self.first, self.last)]
 
 
-@dataclass(frozen=True)
-class Manifest:
+class Manifest(NamedTuple):
     """A compiled program; sizes in bytes."""
 
     name: str
@@ -177,25 +171,20 @@ class Manifest:
         return offsets, end
 
     def to_json(self) -> str:
-        return json.dumps(asdict(self))
+        return json.dumps(self)
 
     @staticmethod
     def from_json(text: str) -> Manifest:
-        data: dict[str, Any] = json.loads(text)
-        data["dims"] = tuple(Dimension(**_tupled(d)) for d in data["dims"])
-        for side in ("inputs", "outputs"):
-            data[side] = tuple(Io(**_tupled(io)) for io in data[side])
-        data["weights"] = tuple(Weight(**_tupled(w)) for w in data["weights"])
-        data["states"] = tuple((name, offset, stride) for name, offset, stride in data["states"])
-        data["bounds"] = tuple(Bound(**_tupled(b)) for b in data["bounds"])
-        data["places"] = tuple(
-            tuple((n, tuple(names)) for n, names in members) for members in data["places"]
+        read = Manifest(*_tupled(json.loads(text)))
+        return read._replace(
+            dims=tuple(Dimension(*d) for d in read.dims),
+            inputs=tuple(Io(*io) for io in read.inputs),
+            outputs=tuple(Io(*io) for io in read.outputs),
+            weights=tuple(Weight(*w) for w in read.weights),
+            bounds=tuple(Bound(*b) for b in read.bounds),
         )
-        data["work"] = tuple((n, tuple(names)) for n, names in data["work"])
-        data["shapes"] = tuple(tuple(shape) for shape in data["shapes"])
-        return Manifest(**data)
 
 
-def _tupled(fields: dict[str, Any]) -> dict[str, Any]:
-    """Return fields with JSON's lists as the tuples they were."""
-    return {k: tuple(cast(list[Any], v)) if isinstance(v, list) else v for k, v in fields.items()}
+def _tupled(data: Any) -> Any:
+    """Return data with JSON's lists as the tuples they were."""
+    return tuple(map(_tupled, cast(list[Any], data))) if isinstance(data, list) else data

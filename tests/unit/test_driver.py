@@ -10,7 +10,8 @@ import pytest
 from models import write_llama
 
 import rlx.driver as driver
-from rlx.driver import Compiled, Model, compile_program, file_identity, open_model, source_digest
+from rlx.compiler import compile_program
+from rlx.driver import Compiled, Model, file_identity, open_model, source_digest
 from rlx.errors import RlxError
 from rlx.frontends.gguf import GgufFile
 from rlx.lowering.target import Target
@@ -88,7 +89,7 @@ def test_a_files_identity_covers_its_time_and_its_contents(path: Path):
 def test_programs_of_one_model_must_agree(model: Model):
     team, state = Team(1), Segment(1 << 20)
     decode = compile_program(model.build("decode"), Target.host())
-    other = replace(decode.manifest, weights=decode.manifest.weights[1:])
+    other = decode.manifest._replace(weights=decode.manifest.weights[1:])
     programs = [Program(m, decode.code, team, state) for m in (decode.manifest, other)]
     check_shared(programs[:1] * 2)
     with pytest.raises(RlxError, match="lay out weights or states differently"):

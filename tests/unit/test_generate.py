@@ -20,7 +20,8 @@ import pytest
 from models import write_llama
 
 import rlx
-from rlx.driver import compile_text, open_model
+from rlx.compiler import compile_text
+from rlx.driver import open_model
 from rlx.errors import RlxError
 from rlx.frontends.gguf import GgufFile
 from rlx.lowering.abi import Sampling

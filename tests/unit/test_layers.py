@@ -23,7 +23,7 @@ ALLOWED = {
     "frontends": "contract flow",
     "models": "flow frontends",
     "reference": "dialects frontends ops",
-    "jit": "contract dialects driver lowering numpy ops passes runtime",
+    "jit": "compiler contract dialects lowering numpy ops passes runtime",
 }
 # Exceptions by file: the only ones that may use a folder that their own may import.
 ONLY = {

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from rlx.driver import compile_text
+from rlx.compiler import compile_text
 from rlx.lowering.abi import Sampling
 from rlx.lowering.target import Target
 from rlx.passes.pipelines import run_to
