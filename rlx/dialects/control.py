@@ -13,7 +13,6 @@ from xdsl.dialects.utils import AbstractYieldOperation
 from xdsl.ir import Attribute, Block, Region, SSAValue
 from xdsl.irdl import (
     IRDLOperation,
-    irdl_op_definition,
     operand_def,
     region_def,
     traits_def,
@@ -25,10 +24,11 @@ from xdsl.utils.exceptions import VerifyException
 
 from rlx.dialects import infer
 from rlx.dialects.common import spell
+from rlx.dialects.definition import op_definition
 from rlx.dialects.ops import AnyTensor
 
 
-@irdl_op_definition
+@op_definition
 class YieldOp(AbstractYieldOperation[Attribute]):
     name = "mir.yield"
     traits = traits_def(IsTerminator(), Pure())
@@ -66,7 +66,7 @@ def _check_arguments(
         )
 
 
-@irdl_op_definition
+@op_definition
 class IfOp(IRDLOperation):
     """Runs one of two regions, by a condition `tensor<i1>`; its results are what that yields."""
 
@@ -97,7 +97,7 @@ class IfOp(IRDLOperation):
             _check_yields(self, what, region.block, self.res.types)
 
 
-@irdl_op_definition
+@op_definition
 class WhileOp(IRDLOperation):
     """
     Runs `body` on the carried values as long as `condition` yields true.

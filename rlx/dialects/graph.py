@@ -22,7 +22,6 @@ from xdsl.ir import Attribute, Block, Dialect, ParametrizedAttribute, Region, SS
 from xdsl.irdl import (
     IRDLOperation,
     irdl_attr_definition,
-    irdl_op_definition,
     opt_prop_def,
     prop_def,
     region_def,
@@ -36,6 +35,7 @@ from xdsl.traits import IsolatedFromAbove, NoTerminator
 from xdsl.utils.exceptions import VerifyException
 
 from rlx.dialects.common import PhaseAttr, dims_of
+from rlx.dialects.definition import op_definition
 from rlx.dialects.ops import AnyTensor
 
 
@@ -109,7 +109,7 @@ def _print_pair(printer: Printer, name: str, id: int) -> None:
     printer.print_string(f" = {id}")
 
 
-@irdl_op_definition
+@op_definition
 class ProgramOp(IRDLOperation):
     """A graph and its plan: sizes in bytes, `schedule` and the rest by node ids."""
 
@@ -145,7 +145,7 @@ class ProgramOp(IRDLOperation):
             raise VerifyException("graph.program: expected one block of graph.node")
 
 
-@irdl_op_definition
+@op_definition
 class NodeOp(IRDLOperation):
     """
     One node: its id, its kind, its attributes, and what the plan says of it.

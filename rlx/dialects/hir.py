@@ -22,7 +22,6 @@ from xdsl.ir import Attribute, Dialect, SSAValue
 from xdsl.irdl import (
     IRDLOperation,
     VarConstraint,
-    irdl_op_definition,
     operand_def,
     prop_def,
     result_def,
@@ -40,6 +39,7 @@ from rlx.dialects.common import (
     QuantType,
     spell,
 )
+from rlx.dialects.definition import op_definition
 from rlx.dialects.kinds import UnaryAttr, UnaryKind
 from rlx.dialects.ops import (
     AnyTensor,
@@ -50,7 +50,7 @@ from rlx.dialects.ops import (
 from rlx.dialects.scan_op import ScanOp
 
 
-@irdl_op_definition
+@op_definition
 class WeightOp(IRDLOperation):
     """Declares a weight by the key of its source; `{layer}` in the key makes a family."""
 
@@ -76,7 +76,7 @@ class WeightOp(IRDLOperation):
         return "{layer}" in self.key.data
 
 
-@irdl_op_definition
+@op_definition
 class StateOp(IRDLOperation):
     """Declares persistent state, one member for each layer: `capacity` positions of a width."""
 
@@ -103,12 +103,12 @@ class StateOp(IRDLOperation):
         shapes.check_state(what, self.type, self.head_dim.value.data)
 
 
-@irdl_op_definition
+@op_definition
 class LinearOp(ops.Linear):
     name = "hir.linear"
 
 
-@irdl_op_definition
+@op_definition
 class GluOp(IRDLOperation):
     """
     (act(x @ gate^T) * (x @ up^T)) @ down^T: SwiGLU where act is silu, GeGLU where gelu.
@@ -150,7 +150,7 @@ class GluOp(IRDLOperation):
         shapes.expect(self, self.result.type, shapes.linear(up, self.down.type))
 
 
-@irdl_op_definition
+@op_definition
 class AppendOp(IRDLOperation):
     """Writes rows into a state at position `start`; gives the rows of the state up to them."""
 
@@ -175,47 +175,47 @@ class AppendOp(IRDLOperation):
         shapes.check_append("hir.append", self.input.type, self.result.type)
 
 
-@irdl_op_definition
+@op_definition
 class LoadWeightOp(ops.LoadWeight):
     name = "hir.load_weight"
 
 
-@irdl_op_definition
+@op_definition
 class EmbeddingOp(ops.Embedding):
     name = "hir.embedding"
 
 
-@irdl_op_definition
+@op_definition
 class RmsNormOp(ops.RmsNorm):
     name = "hir.rms_norm"
 
 
-@irdl_op_definition
+@op_definition
 class RopeTableOp(ops.RopeTable):
     name = "hir.rope_table"
 
 
-@irdl_op_definition
+@op_definition
 class RopeOp(ops.Rope):
     name = "hir.rope"
 
 
-@irdl_op_definition
+@op_definition
 class AttentionOp(ops.Attention):
     name = "hir.attention"
 
 
-@irdl_op_definition
+@op_definition
 class LastRowsOp(ops.LastRows):
     name = "hir.last_rows"
 
 
-@irdl_op_definition
+@op_definition
 class SampleOp(ops.Sample):
     name = "hir.sample"
 
 
-@irdl_op_definition
+@op_definition
 class RepeatOp(ops.Repeat):
     name = "hir.repeat"
 

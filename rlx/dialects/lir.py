@@ -26,7 +26,6 @@ from xdsl.ir import Attribute, Block, Dialect, Region, SSAValue
 from xdsl.irdl import (
     AttrSizedOperandSegments,
     IRDLOperation,
-    irdl_op_definition,
     operand_def,
     opt_operand_def,
     opt_prop_def,
@@ -42,6 +41,7 @@ from xdsl.utils.str_enum import StrEnum
 
 from rlx.dialects import infer, shapes
 from rlx.dialects.common import PhaseAttr, PhaseKind, dims_of
+from rlx.dialects.definition import op_definition
 from rlx.dialects.mir import YieldOp
 from rlx.dialects.ops import AnyTensor, StateRole, StateRoleAttr, i64_attr
 
@@ -85,7 +85,7 @@ class Job(StrEnum):
     STEP = "step"
 
 
-@irdl_op_definition
+@op_definition
 class WeightOp(IRDLOperation):
     """
     A packed weight's place in the weight segment.
@@ -140,7 +140,7 @@ class WeightOp(IRDLOperation):
         shapes.check_blocks(what, self.type)
 
 
-@irdl_op_definition
+@op_definition
 class StateOp(IRDLOperation):
     """A state's place in the state segment, which outlives every step; members as of weights."""
 
@@ -189,7 +189,7 @@ class StateOp(IRDLOperation):
         shapes.check_state(what, self.type, self.head_dim.value.data)
 
 
-@irdl_op_definition
+@op_definition
 class KernelOp(IRDLOperation):
     """What one launch computes: arguments are what it reads, yielded values what it writes."""
 
@@ -219,7 +219,7 @@ class KernelOp(IRDLOperation):
             )
 
 
-@irdl_op_definition
+@op_definition
 class ProgramOp(IRDLOperation):
     """Buffers and launches in order; sizes in bytes."""
 
@@ -299,17 +299,17 @@ class _IoOp(IRDLOperation):
         _check_at_least(f'{self.name} "{self.io_name.data}"', 0, index=self.index)
 
 
-@irdl_op_definition
+@op_definition
 class InputOp(_IoOp):
     name = "lir.input"
 
 
-@irdl_op_definition
+@op_definition
 class OutputOp(_IoOp):
     name = "lir.output"
 
 
-@irdl_op_definition
+@op_definition
 class SlotOp(IRDLOperation):
     """A buffer in the arena; the prologue fills one that is `zeroed` with zeros."""
 
@@ -351,7 +351,7 @@ class SlotOp(IRDLOperation):
             )
 
 
-@irdl_op_definition
+@op_definition
 class ViewOp(IRDLOperation):
     """The bytes of another buffer from an offset on, under another shape."""
 
@@ -398,21 +398,21 @@ class _MemberOp(IRDLOperation):
             raise VerifyException(f"{self.name}: expected a layer that a lir.loop counts")
 
 
-@irdl_op_definition
+@op_definition
 class RefOp(_MemberOp):
     """A packed weight or a state where kernels read it."""
 
     name = "lir.ref"
 
 
-@irdl_op_definition
+@op_definition
 class SourceOp(_MemberOp):
     """A weight's bytes in its file, which only packing reads."""
 
     name = "lir.source"
 
 
-@irdl_op_definition
+@op_definition
 class LaunchOp(IRDLOperation):
     """
     Runs a kernel on every thread: it reads `ins` and writes `outs`.
@@ -453,7 +453,7 @@ class LaunchOp(IRDLOperation):
         )
 
 
-@irdl_op_definition
+@op_definition
 class BarrierOp(IRDLOperation):
     """Waits until every thread has come here."""
 
@@ -464,7 +464,7 @@ class BarrierOp(IRDLOperation):
         super().__init__()
 
 
-@irdl_op_definition
+@op_definition
 class LoopOp(IRDLOperation):
     """Runs its body for each layer in `first .. last - 1`."""
 
@@ -491,7 +491,7 @@ def _check_region(what: str, block: Block) -> None:
         raise VerifyException(f"{what}: expected regions without arguments")
 
 
-@irdl_op_definition
+@op_definition
 class IfOp(IRDLOperation):
     """Every thread reads the condition, one i1, and runs the launches of one region."""
 
@@ -513,7 +513,7 @@ class IfOp(IRDLOperation):
             _check_region(self.name, region.block)
 
 
-@irdl_op_definition
+@op_definition
 class WhileOp(IRDLOperation):
     """
     Runs `test`, whose launches make the condition, then `body` and again, while it holds.

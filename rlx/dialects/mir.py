@@ -21,7 +21,6 @@ from xdsl.dialects.builtin import (
 from xdsl.ir import Attribute, Block, Dialect, Operation, Region, SSAValue
 from xdsl.irdl import (
     IRDLOperation,
-    irdl_op_definition,
     operand_def,
     prop_def,
     region_def,
@@ -49,6 +48,7 @@ from rlx.dialects.common import (
     tensor,
 )
 from rlx.dialects.control import IfOp, WhileOp, YieldOp
+from rlx.dialects.definition import op_definition
 from rlx.dialects.moves import (
     BroadcastOp,
     ConcatOp,
@@ -98,12 +98,12 @@ PHASE = "phase"
 """The attribute that says when an operation runs."""
 
 
-@irdl_op_definition
+@op_definition
 class LoadWeightOp(ops.LoadWeight):
     name = "mir.load_weight"
 
 
-@irdl_op_definition
+@op_definition
 class PackOp(IRDLOperation):
     """
     A weight in the layout that kernels read: depends on weights only, so it runs once.
@@ -138,7 +138,7 @@ class PackOp(IRDLOperation):
             shapes.expect(self, self.result.type, self.packed(self.input.type))
 
 
-@irdl_op_definition
+@op_definition
 class LoadStateOp(IRDLOperation):
     """Gives a state, as a tensor of its whole capacity; in a repeated function, the layer's own."""
 
@@ -152,7 +152,7 @@ class LoadStateOp(IRDLOperation):
         super().__init__(properties={"state": SymbolRefAttr(state)}, result_types=[type])
 
 
-@irdl_op_definition
+@op_definition
 class MatmulOp(ops.Linear):
     """A product with a packed weight, accumulated in f32."""
 
@@ -166,27 +166,27 @@ class MatmulOp(ops.Linear):
         shapes.expect(self, self.result.type, shapes.linear(self.input.type, self.weight.type))
 
 
-@irdl_op_definition
+@op_definition
 class EmbeddingOp(ops.Embedding):
     name = "mir.embedding"
 
 
-@irdl_op_definition
+@op_definition
 class RmsNormOp(ops.RmsNorm):
     name = "mir.rms_norm"
 
 
-@irdl_op_definition
+@op_definition
 class RopeTableOp(ops.RopeTable):
     name = "mir.rope_table"
 
 
-@irdl_op_definition
+@op_definition
 class RopeOp(ops.Rope):
     name = "mir.rope"
 
 
-@irdl_op_definition
+@op_definition
 class AppendOp(IRDLOperation):
     """
     Writes rows into a state from position `start`; gives a view of the positions filled.
@@ -232,34 +232,34 @@ class AppendOp(IRDLOperation):
         shapes.check_state(self.name, self.state.type, self.head_dim.value.data)
 
 
-@irdl_op_definition
+@op_definition
 class FirstRowsOp(ops.Rows):
     """The positions of a state that are filled: `[capacity, width] -> [keys, width]`, a view."""
 
     name = "mir.first_rows"
 
 
-@irdl_op_definition
+@op_definition
 class AttentionOp(ops.Attention):
     name = "mir.attention"
 
 
-@irdl_op_definition
+@op_definition
 class LastRowsOp(ops.LastRows):
     name = "mir.last_rows"
 
 
-@irdl_op_definition
+@op_definition
 class SampleOp(ops.Sample):
     name = "mir.sample"
 
 
-@irdl_op_definition
+@op_definition
 class RepeatOp(ops.Repeat):
     name = "mir.repeat"
 
 
-@irdl_op_definition
+@op_definition
 class KernelOp(IRDLOperation):
     """Operations that run as one launch; the yielded values are its results."""
 

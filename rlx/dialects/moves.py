@@ -10,7 +10,6 @@ from xdsl.ir import Attribute, SSAValue
 from xdsl.irdl import (
     IRDLOperation,
     VarConstraint,
-    irdl_op_definition,
     operand_def,
     prop_def,
     result_def,
@@ -22,6 +21,7 @@ from xdsl.utils.exceptions import VerifyException
 
 from rlx.dialects import infer, shapes
 from rlx.dialects.common import Dim, dims_of
+from rlx.dialects.definition import op_definition
 from rlx.dialects.ops import AnyTensor, Numbers, i64_attr, indices, numbers
 
 
@@ -37,7 +37,7 @@ class _Move(IRDLOperation):
         super().__init__(operands=[input], result_types=[type])
 
 
-@irdl_op_definition
+@op_definition
 class ReshapeOp(_Move):
     """The same elements in row-major order under another shape."""
 
@@ -48,7 +48,7 @@ class ReshapeOp(_Move):
         infer.check_reshape(self.name, self.input.type, self.result.type)
 
 
-@irdl_op_definition
+@op_definition
 class BroadcastOp(_Move):
     """Repeats a tensor along new leading dimensions and dimensions of size 1."""
 
@@ -59,7 +59,7 @@ class BroadcastOp(_Move):
         infer.check_broadcast(self.name, self.input.type, self.result.type)
 
 
-@irdl_op_definition
+@op_definition
 class TransposeOp(IRDLOperation):
     """Axis i of the result is axis order[i] of the input."""
 
@@ -84,7 +84,7 @@ class TransposeOp(IRDLOperation):
         shapes.expect(self, self.result.type, wanted)
 
 
-@irdl_op_definition
+@op_definition
 class SliceOp(IRDLOperation):
     """Elements start, start + step, ... of each axis; the result's type says how many."""
 
@@ -118,7 +118,7 @@ class SliceOp(IRDLOperation):
         infer.check_slice(self.name, self.input.type, starts, steps, self.result.type)
 
 
-@irdl_op_definition
+@op_definition
 class NarrowOp(IRDLOperation):
     """
     Elements start, start + step, ... of an axis, from the size of the dimension `start` on.
@@ -161,7 +161,7 @@ class NarrowOp(IRDLOperation):
         shapes.expect(self, self.result.type, wanted)
 
 
-@irdl_op_definition
+@op_definition
 class ConcatOp(IRDLOperation):
     """Tensors one after the other along an axis."""
 
@@ -181,7 +181,7 @@ class ConcatOp(IRDLOperation):
         infer.check_concat(self.name, types, self.axis.value.data, self.result.type)
 
 
-@irdl_op_definition
+@op_definition
 class GatherOp(IRDLOperation):
     """
     Takes indices along an axis; an index beyond it means its first or last element.
@@ -213,7 +213,7 @@ class GatherOp(IRDLOperation):
         shapes.expect(self, self.result.type, wanted)
 
 
-@irdl_op_definition
+@op_definition
 class PadOp(IRDLOperation):
     """
     Adds elements of one value: `low` before and `high` after each axis, `between` after each one.
@@ -262,7 +262,7 @@ class PadOp(IRDLOperation):
         shapes.expect(self, self.fill.type, infer.scalar(self.input.type))
 
 
-@irdl_op_definition
+@op_definition
 class WindowOp(IRDLOperation):
     """
     Overlapping windows along an axis, whose n elements become the two axes `[windows, size]`.
@@ -305,7 +305,7 @@ class WindowOp(IRDLOperation):
         shapes.expect(self, self.result.type, wanted)
 
 
-@irdl_op_definition
+@op_definition
 class ReverseOp(IRDLOperation):
     """The elements of some axes from the last to the first."""
 

@@ -29,7 +29,6 @@ from xdsl.ir import Attribute, SSAValue
 from xdsl.irdl import (
     IRDLOperation,
     VarConstraint,
-    irdl_op_definition,
     operand_def,
     opt_operand_def,
     opt_prop_def,
@@ -45,6 +44,7 @@ from xdsl.utils.str_enum import StrEnum
 
 from rlx.dialects import infer, shapes
 from rlx.dialects.common import element_bytes, element_of, spell
+from rlx.dialects.definition import op_definition
 from rlx.dialects.kinds import (
     BOOL_BINARY,
     FLOAT_BINARY,
@@ -104,7 +104,7 @@ def _check_kind(
         )
 
 
-@irdl_op_definition
+@op_definition
 class ConstantOp(IRDLOperation):
     """A tensor of given values, at most 64 KiB: what is larger is a weight or a broadcast."""
 
@@ -157,7 +157,7 @@ class ConstantOp(IRDLOperation):
             )
 
 
-@irdl_op_definition
+@op_definition
 class IotaOp(IRDLOperation):
     """Each element is its own index along an axis."""
 
@@ -178,7 +178,7 @@ class IotaOp(IRDLOperation):
 # Maps
 
 
-@irdl_op_definition
+@op_definition
 class UnaryOp(IRDLOperation):
     """An element-wise function of one tensor."""
 
@@ -199,7 +199,7 @@ class UnaryOp(IRDLOperation):
         _check_kind(self, self.input.type, FLOAT_UNARY, INTEGER_UNARY, [UnaryKind.NOT])
 
 
-@irdl_op_definition
+@op_definition
 class BinaryOp(IRDLOperation):
     """An element-wise function of two tensors of one shape."""
 
@@ -221,7 +221,7 @@ class BinaryOp(IRDLOperation):
         _check_kind(self, self.lhs.type, FLOAT_BINARY, INTEGER_BINARY, BOOL_BINARY)
 
 
-@irdl_op_definition
+@op_definition
 class CompareOp(IRDLOperation):
     """Element-wise comparison of two tensors of one shape, i1; with NaN only `ne` holds."""
 
@@ -246,7 +246,7 @@ class CompareOp(IRDLOperation):
         shapes.expect(self, self.result.type, infer.with_element(self.lhs.type, i1))
 
 
-@irdl_op_definition
+@op_definition
 class SelectOp(IRDLOperation):
     """Elements of `lhs` where the condition holds, of `rhs` elsewhere; all of one shape."""
 
@@ -272,7 +272,7 @@ class SelectOp(IRDLOperation):
             )
 
 
-@irdl_op_definition
+@op_definition
 class CastOp(IRDLOperation):
     """
     Elements as another type.
@@ -300,7 +300,7 @@ class CastOp(IRDLOperation):
 # Reductions, norms and products
 
 
-@irdl_op_definition
+@op_definition
 class ReduceOp(IRDLOperation):
     """
     Combines the elements along some axes, which the result lacks.
@@ -338,7 +338,7 @@ class ReduceOp(IRDLOperation):
         shapes.expect(self, self.result.type, wanted)
 
 
-@irdl_op_definition
+@op_definition
 class SoftmaxOp(IRDLOperation):
     """exp(x - max x) / sum of it, over the last dimension."""
 
@@ -356,7 +356,7 @@ class SoftmaxOp(IRDLOperation):
         infer.check_softmax(self.name, self.input.type)
 
 
-@irdl_op_definition
+@op_definition
 class LayerNormOp(IRDLOperation):
     """(x - mean) / sqrt(var + eps) * weight + bias, over the last dimension (Ba et al., 2016)."""
 
@@ -387,7 +387,7 @@ class LayerNormOp(IRDLOperation):
         infer.check_norm(self.name, self.input.type, self.weight.type)
 
 
-@irdl_op_definition
+@op_definition
 class DotOp(IRDLOperation):
     """
     Matrix products: `[batch..., m, k] x [batch..., k, n] -> [batch..., m, n]`.
@@ -428,7 +428,7 @@ class DotOp(IRDLOperation):
         shapes.expect(self, self.result.type, wanted)
 
 
-@irdl_op_definition
+@op_definition
 class SdpaOp(IRDLOperation):
     """
     Scaled dot-product attention: softmax(q k^T * scale + mask) v (Vaswani et al., 2017).

@@ -8,7 +8,6 @@ from xdsl.ir import Attribute, Block, Region, SSAValue
 from xdsl.irdl import (
     AttrSizedOperandSegments,
     IRDLOperation,
-    irdl_op_definition,
     region_def,
     traits_def,
     var_operand_def,
@@ -19,10 +18,11 @@ from xdsl.utils.exceptions import VerifyException
 
 from rlx.dialects.common import Dim, dims_of, element_of, spell, tensor
 from rlx.dialects.control import YieldOp
+from rlx.dialects.definition import op_definition
 from rlx.dialects.ops import AnyTensor
 
 
-@irdl_op_definition
+@op_definition
 class ScanOp(IRDLOperation):
     """
     Runs `body` on the elements along the first axis of `xs`, in order, and carries values.

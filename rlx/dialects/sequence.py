@@ -14,7 +14,6 @@ from xdsl.ir import Attribute, SSAValue
 from xdsl.irdl import (
     IRDLOperation,
     VarConstraint,
-    irdl_op_definition,
     operand_def,
     opt_operand_def,
     result_def,
@@ -25,10 +24,11 @@ from xdsl.utils.exceptions import VerifyException
 
 from rlx.dialects import infer, shapes
 from rlx.dialects.common import Dim, dims_of, spell, tensor
+from rlx.dialects.definition import op_definition
 from rlx.dialects.ops import AnyTensor
 
 
-@irdl_op_definition
+@op_definition
 class GatedDeltaNetOp(IRDLOperation):
     """
     A linear attention that forgets by a gate and corrects by the delta rule (Yang et al., 2024).

@@ -17,7 +17,6 @@ from xdsl.irdl import (
     IRDLOperation,
     VarConstraint,
     irdl_attr_definition,
-    irdl_op_definition,
     operand_def,
     prop_def,
     result_def,
@@ -29,6 +28,7 @@ from xdsl.utils.str_enum import StrEnum
 
 from rlx.dialects import infer, shapes
 from rlx.dialects.common import dims_of, spell, tensor
+from rlx.dialects.definition import op_definition
 from rlx.dialects.ops import AnyTensor, i64_attr
 
 SMALLEST_POWER = 1e-10
@@ -56,7 +56,7 @@ class FftNormAttr(EnumAttribute[FftNorm], SpacedOpaqueSyntaxAttribute):
     name = "signal.fft_norm"
 
 
-@irdl_op_definition
+@op_definition
 class FftOp(IRDLOperation):
     """
     Discrete Fourier transforms of the last dimension: `[..., 2n] -> [..., 2n]`, any n from 1.
@@ -101,7 +101,7 @@ class FftOp(IRDLOperation):
         _complex_length(self.name, self.input.type)
 
 
-@irdl_op_definition
+@op_definition
 class WelchPeaksOp(IRDLOperation):
     """
     The k strongest peaks of spectra averaged over segments: `[b * segments, 2n] -> [b, 2k]`.
@@ -157,7 +157,7 @@ class WelchPeaksOp(IRDLOperation):
         shapes.expect(self, self.result.type, welch_peaks(self.input.type, k, segments))
 
 
-@irdl_op_definition
+@op_definition
 class LogMelOp(IRDLOperation):
     """
     Logarithms of the power in bands: `[..., 2n], [mels, bins] -> [..., mels]`, bins = n / 2 + 1.

@@ -1,16 +1,19 @@
 """Dialects from Python: constructors infer what verifiers demand, and checks of whole modules."""
 
+import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from xdsl.dialects.builtin import ModuleOp, f32, i32
 from xdsl.dialects.func import FuncOp, ReturnOp
 from xdsl.dialects.test import TestOp as Values
 from xdsl.ir import Block, Region
+from xdsl.irdl.declarative_assembly_format import FormatProgram
 from xdsl.utils.exceptions import VerifyException
 
-from rlx.dialects import hir, lir, mir, signal
+from rlx.dialects import graph, hir, lir, mir, signal
 from rlx.dialects.common import (
     DIMS,
     FORMATS,
@@ -275,6 +278,29 @@ def test_every_level_is_closed():
 
 
 # Loading
+
+
+def test_formats_are_programs():
+    """They are made when text is first read or written; one that is wrong must not wait for it."""
+    for dialect in (*LEVELS, graph.Graph):
+        for op in dialect.operations:
+            if op.assembly_format is not None:
+                FormatProgram.from_str(op.assembly_format, op.get_irdl_definition())
+
+
+def test_a_compilation_makes_no_formats(tmp_path: Path):
+    code = (
+        "import sys, xdsl.dialects.func\n"
+        "from rlx.dialects.definition import FormatProgram\n"
+        "def refuse(*_): raise AssertionError('a format is made')\n"
+        "FormatProgram.from_str = staticmethod(refuse)\n"
+        "import numpy as np, rlx\n"
+        "f = rlx.jit(lambda x: rlx.numpy.softmax(x * 2, axis=-1) @ x)\n"
+        "f(np.ones((3, 3), np.float32))\n"
+        "assert 'rlx.driver' not in sys.modules"
+    )
+    environment = {**os.environ, "RLX_CACHE_DIR": str(tmp_path)}
+    assert subprocess.run([sys.executable, "-c", code], env=environment).returncode == 0
 
 
 @pytest.mark.parametrize("name", PASSES)
