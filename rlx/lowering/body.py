@@ -1,24 +1,17 @@
-"""A kernel's function while it is written, and operations on sixteen features of a row."""
+"""A kernel's function while it is written."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import cast
 
 from xdsl.ir import Block, Operation, SSAValue
 
 from rlx.dialects import mir
 from rlx.dialects.common import Dim, DimTable, dims_of, spell
 from rlx.errors import RlxError
-from rlx.lowering.contract import store_panel
 from rlx.lowering.emitter import Function
-from rlx.lowering.kv_cache import Attention, store_k_panel, store_v_panel
-from rlx.lowering.rope import rotate_interleaved
-from rlx.lowering.rows import VECTOR
-from rlx.lowering.target import PANEL
-from rlx.lowering.values import Value, f32, i64
-from rlx.lowering.vmath import emit_binary, emit_unary
+from rlx.lowering.values import Value, i64
 
 
 @dataclass
@@ -73,91 +66,3 @@ def width_of(value: SSAValue) -> int:
     if not isinstance(last, int):
         raise RlxError(f"expected a number for the last dimension, got {spell(value.type)}")
     return last
-
-
-@dataclass
-class Panels:
-    """Operations on sixteen features at a time, of the row and panel at hand."""
-
-    body: Body
-    ops: Sequence[Operation]
-
-    def run(self, row: Value, panel: Value, values: dict[SSAValue, Value]) -> None:
-        """Emit the operations, given the vectors of some values; store what is yielded."""
-        f = self.body.f
-        for op in self.ops:
-            match op:
-                case mir.UnaryOp():
-                    value = self._load(op.input, row, panel, values)
-                    values[op.result] = emit_unary(f, str(op.kind.data), value)
-                case mir.BinaryOp():
-                    a, b = (self._load(v, row, panel, values) for v in (op.lhs, op.rhs))
-                    values[op.result] = emit_binary(f, str(op.kind.data), a, b)
-                case mir.RopeOp():
-                    value = self._load(op.input, row, panel, values)
-                    values[op.result] = self._rope(op, row, panel, value)
-                case mir.AppendOp():
-                    self._append(op, row, panel, self._load(op.input, row, panel, values))
-                case _:
-                    raise RlxError(f"{op.name} can't be part of an epilogue")
-        for out, value in zip(self.body.outs, self.body.yielded, strict=True):
-            if value in values:
-                n = width_of(value)
-                store_panel(f, f.at(out, row, n * 4), n, panel, values[value])
-
-    def _load(
-        self, value: SSAValue, row: Value, panel: Value, values: dict[SSAValue, Value]
-    ) -> Value:
-        if value in values:
-            return values[value]
-        f, spread = self.body.f, value.owner
-        if isinstance(spread, mir.BroadcastOp):
-            # A bias, the same in all rows, or a number.
-            return self._load(spread.input, i64(0), panel, values)
-        if isinstance(spread, mir.ConstantOp):
-            number = cast(float, next(iter(spread.value.iter_values())))
-            return f.splat(f32(number), PANEL)
-        n = width_of(value)
-        pointer = f.at(f.at(self.body.pointers[value], row, n * 4), panel, 4 * PANEL)
-        if n % PANEL == 0:
-            return f.load(VECTOR, pointer)
-        left = f.cast("trunc", f.sub(n, f.mul(panel, PANEL)), "i32")
-        lanes = f.vector("i32", range(PANEL))
-        return f.load_masked(VECTOR, pointer, f.icmp("slt", lanes, f.splat(left, PANEL)))
-
-    def _rope(self, op: mir.RopeOp, row: Value, panel: Value, value: Value) -> Value:
-        f, head_dim, n_rot = self.body.f, op.head_dim.value.data, width_of(op.cos)
-        if head_dim % PANEL or n_rot % PANEL:
-            raise RlxError(
-                f"rope: expected head_dim and n_rot that are multiples of {PANEL}, "
-                f"got {head_dim} and {n_rot}"
-            )
-        position = f.add(self.body.size(op.start.data), row)
-        feature = f.mul(f.binary("urem", panel, head_dim // PANEL), PANEL)
-
-        def rotated() -> list[Value]:
-            cos, sin = (
-                f.load(VECTOR, f.at(f.at(self.body.pointers[t], position, n_rot * 4), feature, 4))
-                for t in (op.cos, op.sin)
-            )
-            return [rotate_interleaved(f, value, cos, sin)]
-
-        if n_rot == head_dim:
-            return rotated()[0]
-        return f.if_(f.icmp("ult", feature, n_rot), rotated, lambda: [value])[0]
-
-    def _append(self, op: mir.AppendOp, row: Value, panel: Value, value: Value) -> None:
-        f, head_dim = self.body.f, op.head_dim.value.data
-        capacity, width = dims_of(op.state.type)
-        assert isinstance(capacity, int)
-        assert isinstance(width, int)
-        if head_dim % PANEL or capacity % PANEL:
-            raise RlxError(
-                f"append: expected a capacity and a head_dim that are multiples of {PANEL}, "
-                f"got {spell(op.state.type)} and head_dim {head_dim}"
-            )
-        kv_heads = width // head_dim
-        facts = Attention(kv_heads, kv_heads, head_dim, capacity, 1.0)
-        position = f.add(self.body.size(op.start.data), row)
-        store = store_k_panel if str(op.role.data) == "keys" else store_v_panel
-        store(f, facts, self.body.pointers[op.state], position, panel, value)

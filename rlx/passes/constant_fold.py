@@ -34,8 +34,6 @@ from rlx.passes.matching import (
     splat_number,
     splat_of,
 )
-from rlx.reference import constant as array_of
-from rlx.reference import dense, fold
 
 _SMALL = 1 << 10
 """Bytes of a result that may be more than its operands hold, though it is not one number."""
@@ -43,19 +41,32 @@ _SMALL = 1 << 10
 Dense = DenseIntOrFPElementsAttr[Any]
 
 
+def _values(constant: Operation) -> np.ndarray[Any, Any]:
+    """Return the values of a constant, as they are stored."""
+    from rlx.reference import constant as array_of
+
+    assert isinstance(constant, mir.ConstantOp)
+    return array_of(cast(Dense, constant.value))
+
+
 def _array(value: SSAValue) -> np.ndarray[Any, Any] | None:
     """Return the values of a constant or of an iota that is small enough to be one."""
     owner = value.owner
     if isinstance(owner, mir.ConstantOp):
         shape = cast(TensorType[Attribute], value.type).get_shape()
-        return np.broadcast_to(array_of(cast(Dense, owner.value)), shape)
+        return np.broadcast_to(_values(owner), shape)
     if isinstance(owner, mir.IotaOp) and has_numbers(value.type):
+        from rlx.reference import fold
+
         return fold(owner, [])[0] if nbytes(value.type) <= MAX_CONSTANT_BYTES else None
     return None
 
 
 def _constant(op: Operation, arrays: Sequence[np.ndarray[Any, Any]]) -> mir.ConstantOp:
     """Return the result of a primitive as a constant."""
+    # Imported here: most programs have nothing to fold.
+    from rlx.reference import dense, fold
+
     (values,) = fold(op, arrays)
     return mir.ConstantOp(dense(values, op.results[0].type))
 
@@ -99,7 +110,7 @@ class FoldMapOfFills(ValueRule[Operation]):
         element = type(op).create(
             operands=[c.result for c in one], result_types=scalars[-1:], properties=properties
         )
-        new = _constant(element, [array_of(cast(Dense, c.value)) for c in one])
+        new = _constant(element, list(map(_values, one)))
         element.erase()
         number = splat_number(cast(Dense, new.value))
         return fill(number, op.results[0].type) if number is not None else None

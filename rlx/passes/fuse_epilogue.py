@@ -30,7 +30,6 @@ from xdsl.pattern_rewriter import PatternRewriter, RewritePattern, op_type_rewri
 
 from rlx.dialects import mir
 from rlx.dialects.common import Dim, dims_of
-from rlx.lowering.dot import refusal
 from rlx.passes.fuse_common import (
     Fusion,
     Join,
@@ -152,7 +151,12 @@ class MoveIntoDotKernel(RewritePattern):
 
     def _reason(self, join: Join) -> str | None:
         reason = cannot_group(join.members, join.copied)
-        return reason or refusal(join.launch.ops, join.launch.yielded, source)
+        if reason:
+            return reason
+        # Many modules, for products alone.
+        from rlx.lowering.dot import refusal
+
+        return refusal(join.launch.ops, join.launch.yielded, source)
 
 
 @dataclass(frozen=True)

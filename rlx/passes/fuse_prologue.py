@@ -25,9 +25,6 @@ from xdsl.pattern_rewriter import PatternRewriter, RewritePattern, op_type_rewri
 from rlx.dialects import mir
 from rlx.dialects.common import element_bytes
 from rlx.dialects.kinds import BinaryKind
-from rlx.lowering.dot import refusal
-from rlx.lowering.tensor_lanes import lane_axes
-from rlx.lowering.tensor_nodes import Graph
 from rlx.passes.fuse_common import Fusion, Join, cannot_group, launch_of, users
 from rlx.passes.fusion_cost import nbytes, source
 
@@ -79,6 +76,9 @@ def _makers(value: SSAValue, dot: mir.DotOp, turns: bool) -> list[Operation]:
 
 def _reads_rows(value: SSAValue, makers: Sequence[Operation]) -> bool:
     """Whether elements along an operand's last axis are read along last axes, or are the same."""
+    from rlx.lowering.tensor_lanes import lane_axes
+    from rlx.lowering.tensor_nodes import Graph
+
     graph = Graph(None, source)
     for op in makers:
         graph.add(op)
@@ -123,7 +123,12 @@ class MoveIntoDotKernel(RewritePattern):
         if not _reads_rows(value, makers):
             return "it would be read across the rows of memory"
         reason = cannot_group(join.members, join.copied)
-        return reason or refusal(join.launch.ops, join.launch.yielded, source)
+        if reason:
+            return reason
+        # Many modules, for products alone.
+        from rlx.lowering.dot import refusal
+
+        return refusal(join.launch.ops, join.launch.yielded, source)
 
 
 @dataclass(frozen=True)
