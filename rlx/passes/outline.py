@@ -10,6 +10,7 @@ from xdsl.dialects.builtin import StringAttr
 from xdsl.ir import Attribute, Block, Operation, OpResult, SSAValue
 
 from rlx.dialects import lir, mir
+from rlx.passes.structure import structure_of
 
 KINDED = (mir.UnaryOp, mir.BinaryOp, mir.CompareOp, mir.ReduceOp)
 """Operations that are called by their kind."""
@@ -86,7 +87,7 @@ class Kernels:
     def add(self, stem: str, block: Block) -> str:
         """Return the name of the kernel of this structure, which is kept if it is the first."""
         kernel = lir.KernelOp(stem, block)
-        key = str(kernel)
+        key = structure_of([kernel])
         if key not in self.ops:
             numbered = (f"{stem}_{n}" if n else stem for n in count())
             name = next(name for name in numbered if name not in self.taken)

@@ -26,6 +26,7 @@ from rlx.passes.program import Program
 from rlx.passes.schedule import Schedule
 from rlx.passes.segments import ALIGNMENT, Segments, packing
 from rlx.passes.steps import Branch, Item, Loop, Member, Operand, Step, While, buffers_of
+from rlx.passes.structure import structure_of
 
 _NAMED = tuple(o for o in hir.Hir.operations if o not in (hir.WeightOp, hir.StateOp))
 """Operations that HIR names, which are lowered before a program is planned."""
@@ -124,10 +125,7 @@ def _place(buffers: Sequence[Buffer], table: DimTable, end: int, effort: int) ->
 
 
 def _fingerprint(operations: Sequence[Operation]) -> str:
-    digest = blake2b(digest_size=8)
-    for op in operations:
-        digest.update(str(op).encode())
-    return digest.hexdigest()
+    return blake2b(structure_of(operations).encode(), digest_size=8).hexdigest()
 
 
 @dataclass(frozen=True)
