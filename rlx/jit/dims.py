@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from rlx.contract.derived import BY_CONSTANT, OPERATORS
 
@@ -29,8 +28,7 @@ COMPARISONS: dict[str, Callable[[int, int], bool]] = {
 """What a guard may say of two dimensions; `%` is that the second divides the first."""
 
 
-@dataclass(frozen=True)
-class Guard:
+class Guard(NamedTuple):
     """A fact about two dimensions that a trace relies on."""
 
     relation: str

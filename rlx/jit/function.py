@@ -7,7 +7,7 @@ import threading
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial, update_wrapper
-from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, ParamSpec, TypeVar, cast, overload
 
 import numpy as np
 
@@ -309,8 +309,7 @@ class JitFunction(Generic[P, R]):
         return f"<rlx.jit function {self._name}, {self.stats.compilations} compilations>"
 
 
-@dataclass(frozen=True)
-class Given:
+class Given(NamedTuple):
     """The arguments of a call: nests by name, static values, and the leaves with their names."""
 
     structures: tuple[tuple[str, Any], ...]

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from linecache import getline
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,8 +42,7 @@ _HERE = str(Path(__file__).parent)
 _NUMPY = str(Path(np.__file__).parent)
 
 
-@dataclass(frozen=True)
-class Node:
+class Node(NamedTuple):
     """One operation: operands are numbers of values, results are numbered on from `first`."""
 
     op: str

@@ -12,10 +12,9 @@ import os
 import sys
 import weakref
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 from math import prod
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,8 +37,7 @@ _ALIGNED_FROM = 256
 _programs: weakref.WeakSet[Program] = weakref.WeakSet()
 
 
-@dataclass(frozen=True)
-class Argument:
+class Argument(NamedTuple):
     """What an argument is: an array of a dtype and shape, or a Python float taken as `dtype`."""
 
     dtype: np.dtype[Any]
