@@ -148,7 +148,7 @@ def exp_below(f: Function, v: Value) -> Value:
     shifted = f.fma(v, log2_e, magic)
     n = f.fsub(shifted, magic)
     r = f.fma(v, constant(f, v, math.log2(math.e) - _LOG2_E), f.fma(v, log2_e, f.fneg(n)))
-    power = _looked_up(f, _POWERS[0], bits(f, shifted))
+    power = lookup(f, _POWERS[0], bits(f, shifted))
     above = f.fma(f.fmul(power, r), polynomial(f, _EXP2, r), power)
     return scale_floor(f, above, n)
 
