@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+import os
 import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, Phase, given, note, settings
 from hypothesis import strategies as st
 from jit_programs import Instruction, Program, inputs, write
 
 import rlx
 
-SHARDS = 8
-FULL, SAMPLE = 5000 // SHARDS, 3
+SHARDS = 8 if os.environ.get("RLX_FUZZ") == "full" else 2
+FULL, SAMPLE = 625, 7
 SIZES = [(3, 5), (2, 2), (4, 1), (1, 6), (5, 17), (33, 3), (2, 64)]
 number = st.integers(0, 11)
 instructions = st.lists(
@@ -70,6 +71,15 @@ def check(program: Program, seed: int, sizes: Sequence[tuple[int, int]], exact: 
     assert jitted.stats.compilations <= len(sizes)
 
 
+Size = tuple[int, int]
+
+
+def once(code: list[Instruction], seed: int, first: Size, second: Size, exact: bool) -> None:
+    """Check the program of some instructions, written at the first size, at both."""
+    values = inputs(first, seed, special=exact and seed % 4 == 0)
+    check(write(code, values, exact), seed, [first, second], exact)
+
+
 @pytest.mark.parametrize("shard", range(SHARDS))
 @pytest.mark.parametrize("exact", [True, False], ids=["exact", "smooth"])
 def test_random_expressions(
@@ -79,12 +89,13 @@ def test_random_expressions(
     monkeypatch.setenv("RLX_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
 
     @settings(
-        max_examples=fuzz_count(FULL, SAMPLE), deadline=None, database=None,
-        suppress_health_check=list(HealthCheck), derandomize=False,
+        max_examples=fuzz_count(FULL, SAMPLE), deadline=None, database=None, derandomize=False,
+        suppress_health_check=list(HealthCheck), phases=(Phase.generate, Phase.shrink),
     )  # fmt: skip
     @given(instructions, st.integers(0, 2**16), st.sampled_from(SIZES), st.sampled_from(SIZES))
-    def run(code: list[Instruction], seed: int, first: tuple[int, int], second: tuple[int, int]):
-        values = inputs(first, seed, special=exact and seed % 4 == 0)
-        check(write(code, values, exact), seed, [first, second], exact)
+    def run(code: list[Instruction], seed: int, first: Size, second: Size):
+        case = f"once({code}, {seed}, {first}, {second}, {exact})"
+        note(f"once more: cd tests/unit && python -c 'from test_jit_fuzz import once; {case}'")
+        once(code, seed, first, second, exact)
 
     run()
