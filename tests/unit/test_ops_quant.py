@@ -153,12 +153,13 @@ def test_scales_of_blocks():
     np.testing.assert_array_equal(codes, [[2, 15, 0, 0]])
 
 
+@pytest.mark.parametrize("level", levels())
 @pytest.mark.parametrize("shape", [(2, 17), (3, 33), (5, 1)])
-def test_the_last_code_of_a_row_is_one_byte(shape: tuple[int, int]):
+def test_the_last_code_of_a_row_is_one_byte(shape: tuple[int, int], level: str):
     """A lone lane that is cut from a wider one was stored with its bytes, beyond the result."""
     x = np.random.default_rng(1).uniform(-3, 3, shape).astype(np.float32)
     case = Case([x, np.float32(1)], lambda w, v: w.add_all(ScaledQuantizeOp(*v)))
-    Batch([Drawn(record_of(ScaledQuantizeOp.name), "f32", 0, case)]).check(levels())
+    Batch([Drawn(record_of(ScaledQuantizeOp.name), "f32", 0, case)]).check([level])
 
 
 def test_a_product_of_formats():
