@@ -12,7 +12,7 @@ from collections.abc import Callable
 from fuzz import random_program
 from fuzz.hostile import MUTATIONS
 
-SAMPLE = 200
+SAMPLE = 100
 SECONDS, MEGABYTES = 5, 1024
 """What a text may take, measured in a full run."""
 

@@ -20,7 +20,7 @@ from rlx.dialects.kinds import BinaryAttr, BinaryKind, CompareKind, ReduceKind, 
 
 
 def test_random_modules(fuzz_count: Callable[[int, int], int]):
-    wrong = pool.run(range(fuzz_count(2000, 40)))
+    wrong = pool.run(range(fuzz_count(2000, 16)))
     assert not wrong, pool.report(wrong)
 
 

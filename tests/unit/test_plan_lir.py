@@ -34,7 +34,7 @@ def planned(seed: int) -> ModuleOp:
 
 
 def test_random_plans_hold(fuzz_count: Callable[[int, int], int]):
-    for seed in range(1000, 1000 + fuzz_count(500, 15)):
+    for seed in range(1000, 1000 + fuzz_count(500, 8)):
         module = fuzz.parsed(fuzz.random_case(seed).text)
         run_to(module, "lir")
         verify(module)

@@ -126,14 +126,14 @@ def check_same_bits(module: ModuleOp, after: ModuleOp, seed: int) -> None:
 @pytest.mark.parametrize("p", PASSES_OF_VALUES, ids=lambda p: p.name)
 @pytest.mark.filterwarnings("ignore:overflow encountered in cast")
 def test_a_pass_changes_no_bit(p: ModulePass, fuzz_count):
-    for seed in range(fuzz_count(200, 12)):
+    for seed in range(fuzz_count(200, 8)):
         module = Program(seed).module
         check_same_bits(module, applied(module, p), seed)
 
 
 @pytest.mark.filterwarnings("ignore:overflow encountered in cast")
 def test_passes_in_any_order_change_no_bit(fuzz_count):
-    for seed in range(1000, 1000 + fuzz_count(400, 25)):
+    for seed in range(1000, 1000 + fuzz_count(400, 16)):
         module = Program(seed).module
         check_same_bits(module, applied(module, *ORDERS[seed % len(ORDERS)]), seed)
 
@@ -144,7 +144,7 @@ def test_passes_in_any_order_change_no_bit(fuzz_count):
     ids=["moves", "expand", "all"],
 )
 def test_products_and_composite_operations_compute_the_same(passes, fuzz_count):
-    for seed in range(2000, 2000 + fuzz_count(200, 12)):
+    for seed in range(2000, 2000 + fuzz_count(200, 7)):
         module = Program(seed, exact=False).module
         after = applied(module, *passes)
         wanted, given = (results(m, seed, False, np.float64) for m in (module, after))
