@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -222,8 +223,9 @@ def test_a_row_of_the_batch_does_not_depend_on_the_others(cell: str):
         types = ["x".join(map(str, v.shape)) + "xf32" for v in given]
         results = ["x".join(map(str, (*given[0].shape[:3], 40))) + "xf32"]
         results += [types[2]] * (2 if cell == "lstm" else 1)
-        return rlx.compile(text_of("steps", types, results, f"cell {cell}"))(*given)[0]
+        return compiled(text_of("steps", types, results, f"cell {cell}"))(*given)[0]
 
+    compiled = cache(rlx.compile)
     x, panels, h = random(3, 7, 1, 40 * gates), random(1, 3, 40, gates, 16) / 6, random(1, 7, 40)
     whole = run(slice(None))
     for i in range(7):
