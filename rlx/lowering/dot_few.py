@@ -28,7 +28,7 @@ _ROWS, _ROWS_SWAPPED = 2, 4
 _STEPS = 8
 """Rows of rhs that are read together."""
 
-_COLUMN_BYTES = 2048
+_COLUMN_BYTES = 8192
 """Bytes of the columns whose sums are kept, of each row."""
 
 

@@ -22,11 +22,16 @@ from rlx.lowering.values import Value, i64
 
 NO = Value("i1", "false")
 
-_TALL = 8
-"""Rows of a tile of one vector: as many sums as hide the latency of an FMA."""
+_TALL = 12
+"""Rows of a tile of one vector: their sums hide the latency of FMAs, their addresses fit."""
 
 _DIRECT = 4
 """Panels up to which rows of lhs are read from where they are: packed ones would be read seldom."""
+
+_AHEAD = 8
+"""Rows of rhs that are fetched before they are packed."""
+
+_SOURCE = [("ptr", "source"), ("i64", "source_stride")]
 
 
 @dataclass(frozen=True)
@@ -45,7 +50,7 @@ class Shapes:
             widths = [w for w in widths if w == rest or (w == t.vectors and columns >= t.columns)]
         # Rows that need the same tiles have the same functions.
         if rows is not None and rows >= 4 * t.rows:
-            rows = rows % t.rows + 2 * t.rows
+            rows = rows % t.rows + 3 * t.rows
         return Shapes(rows, tuple(widths))
 
     @property
@@ -131,11 +136,22 @@ def block(
     chunk = f.select(one, i64(t.columns), i64(t.panels * t.columns))
     there = a.matrix if isinstance(a, Stored) and not a.swapped and not t.bytes else None
     direct = f.icmp("ule", columns, _DIRECT * t.columns) if there else NO
+    heights = {v: shapes.heights(t, v, a.swapped) for v in shapes.widths}
+    beside = b.matrix if isinstance(b, Stored) and not b.swapped and not t.bytes else None
+    packs = NO
+    if beside and t.vectors in heights:
+        packs = f.and_(one, f.icmp("uge", rows, heights[t.vectors][0]))
 
     def columns_chunk(k0: Value, length: Value, carried: list[Value]) -> list[Value]:
         (j,) = carried
         wide = f.umin(f.sub(columns, j), chunk)
-        pack_columns(f, t, b, j, wide, k0, length, panels)
+        fused = f.and_(packs, f.icmp("eq", wide, t.columns))
+
+        def pack_panels() -> list[Value]:
+            pack_columns(f, t, b, j, wide, k0, length, panels)
+            return []
+
+        f.if_(f.xor(fused, 1), pack_panels)
         more = f.or_(add, f.icmp("ne", k0, 0))
 
         def row_block(r: Value, _: list[Value]) -> list[Value]:
@@ -158,12 +174,22 @@ def block(
                 """Multiply with the panel of columns from `first`, `left` in its last vector."""
                 panel = f.at(panels, f.udiv(first, t.columns), t.panel_bytes)
                 to = c.at(f, r, f.add(j, first), t.size)
-                cover = _cover(
-                    f.module, t, shapes.heights(t, vectors, a.swapped), a.swapped, vectors
-                )
                 size = here, up(f, length, t.group)
-                f.call(cover, "void", own, stride, panel, to, c.stride, *size, more, left)
-                return []
+                args = own, stride, panel, to, c.stride, *size, more, left
+
+                def cover(*source: Value) -> list[Value]:
+                    tiles = heights[vectors], a.swapped, vectors, bool(source)
+                    name = _cover(f.module, t, *tiles)
+                    f.call(name, "void", *args, *source)
+                    return []
+
+                def pack_first() -> list[Value]:
+                    assert beside
+                    return cover(beside.at(f, k0, j, t.size), beside.stride)
+
+                if vectors == t.vectors and packs is not NO:
+                    return f.if_(fused, pack_first, cover)
+                return cover()
 
             def full(first: Value, _: list[Value]) -> list[Value]:
                 return columns_from(first, t.vectors, i64(t.lanes))
@@ -194,12 +220,26 @@ def block(
     f.while_([i64(0)], more, k_block)
 
 
-def _cover(module: Module, t: Tiling, heights: Sequence[int], swapped: bool, vectors: int) -> str:
-    """Return a function that multiplies a block's rows with a panel, the largest tiles first."""
+def _cover(
+    module: Module,
+    t: Tiling,
+    heights: Sequence[int],
+    swapped: bool,
+    vectors: int,
+    packs: bool,
+) -> str:
+    """
+    Return a function that multiplies a block's rows with a panel, the largest tiles first.
+
+    Where it `packs`, the first tile packs the panel: there must be rows for the largest.
+    """
 
     def body(f: Function) -> None:
-        a, a_stride, b, c, stride, rows, k, more, left = f.params
-        row = i64(0)
+        a, a_stride, b, c, stride, rows, k, more, left, *source = f.params
+        row = i64(heights[0] if packs else 0)
+        if packs:
+            name = _tile(module, t, swapped, heights[0], vectors, packs)
+            f.call(name, "void", a, a_stride, b, c, stride, k, more, left, *source)
         for height in heights:
 
             def one(carried: list[Value], height: int = height) -> list[Value]:
@@ -225,20 +265,24 @@ def _cover(module: Module, t: Tiling, heights: Sequence[int], swapped: bool, vec
 
     params = [("ptr", "a"), ("i64", "a_stride"), ("ptr", "b"), ("ptr", "c"), ("i64", "stride")]
     params += [("i64", "rows"), ("i64", "k"), ("i1", "more"), ("i64", "left")]
-    tiles = f"{''.join(map(str, heights))}x{vectors}"
+    params += _SOURCE if packs else []
+    tiles = f"{''.join(map(str, heights))}x{vectors}{'p' * packs}"
     name = f"dot.cover_{t.name}_{'t' if swapped else 'n'}_{tiles}"
     return module.once(name, params, body)
 
 
-def _tile(module: Module, t: Tiling, swapped: bool, height: int, vectors: int) -> str:
+def _tile(
+    module: Module, t: Tiling, swapped: bool, height: int, vectors: int, packs: bool = False
+) -> str:
     """
     Return a function that multiplies `height` packed rows with a panel.
 
-    It adds to c where `more`, and stores `left` elements of the last vector.
+    It adds to c where `more`, and stores `left` elements of the last vector. Where it `packs`, the
+    panel is not there yet: its columns are read from where they are, and put there.
     """
 
     def body(f: Function) -> None:
-        a, a_stride, b, c, stride, k, more, left = f.params
+        a, a_stride, b, c, stride, k, more, left, *source = f.params
         rows_at = [f.at(c, f.mul(stride, r)) for r in range(height)]
         spots = [f.at(p, v * t.lanes, t.size) for p in rows_at for v in range(vectors)]
         if swapped:
@@ -251,13 +295,21 @@ def _tile(module: Module, t: Tiling, swapped: bool, height: int, vectors: int) -
             for v in range(t.lanes * vectors * t.size // LINE + 1):
                 f.prefetch(f.at(at, v * LINE))
 
-        def row_of(panel: Value) -> list[Value]:
+        def row_of(panel: Value, align: int = LINE // 4) -> list[Value]:
             at = [v * t.lanes * t.size for v in range(vectors)]
-            return [f.load(t.vector, f.at(panel, x), align=LINE // 4) for x in at]
+            return [f.load(t.vector, f.at(panel, x), align=align) for x in at]
+
+        def row_packed(i: Value) -> list[Value]:
+            at, to = f.at(source[0], f.mul(i, source[1])), f.at(panel, i, t.panel_row_bytes)
+            columns = row_of(at, t.size)
+            for v, column in enumerate(columns):
+                f.prefetch(f.at(f.at(at, f.mul(source[1], _AHEAD)), v * t.lanes, t.size))
+                f.store(column, f.at(to, v * t.lanes, t.size), align=LINE // 4)
+            return columns
 
         def step(i: Value, sums: list[Value]) -> list[Value]:
             sums = list(sums)
-            columns = row_of(f.at(panel, i, t.panel_row_bytes))
+            columns = row_packed(i) if packs else row_of(f.at(panel, i, t.panel_row_bytes))
             for r, word in enumerate(words_at):
                 x = f.splat(f.load(t.element, f.at(word, i, k_step), align=t.size), t.lanes)
                 for v, column in enumerate(columns):
@@ -265,9 +317,22 @@ def _tile(module: Module, t: Tiling, swapped: bool, height: int, vectors: int) -
                     sums[own] = t.multiply_add(f, x, column, sums[own])
             return sums
 
-        first = row_of(b) if t.offset else [f.zero(t.vector)] * vectors
+        def line(i: Value, sums: list[Value]) -> list[Value]:
+            """Take as many steps as a line of a row has words, while the next tile's is fetched."""
+            for word in words_at:
+                f.prefetch(f.at(f.at(word, f.mul(a_stride, height)), i, k_step))
+            for at in range(LINE // t.size):
+                sums = step(f.add(i, at), sums)
+            return sums
+
+        sums = (row_of(b) if t.offset else [f.zero(t.vector)] * vectors) * height
         panel = f.at(b, t.panel_row_bytes) if t.offset else b
-        sums = f.for_(0, k, 1, first * height, step)
+        start = i64(0)
+        if vectors == 1 and not swapped and height == _TALL:
+            # So few columns that rows are as often fetched as multiplied.
+            start = f.mul(f.udiv(k, LINE // t.size), LINE // t.size)
+            sums = f.for_(0, start, LINE // t.size, sums, line)
+        sums = f.for_(start, k, 1, sums, step)
 
         def own(i: int, mask: Value | None) -> Value | None:
             return mask if i % vectors == vectors - 1 else None
@@ -293,6 +358,6 @@ def _tile(module: Module, t: Tiling, swapped: bool, height: int, vectors: int) -
         f.ret()
 
     params = [("ptr", "a"), ("i64", "a_stride"), ("ptr", "b"), ("ptr", "c"), ("i64", "stride")]
-    params += [("i64", "k"), ("i1", "more"), ("i64", "left")]
-    name = f"dot.tile_{t.name}_{'t' if swapped else 'n'}{height}x{vectors}"
+    params += [("i64", "k"), ("i1", "more"), ("i64", "left"), *(_SOURCE if packs else [])]
+    name = f"dot.tile_{t.name}_{'t' if swapped else 'n'}{height}x{vectors}{'p' * packs}"
     return module.once(name, params, body)

@@ -66,6 +66,7 @@ SIZES = [
     (2, 64, 64, 64), (1, 100, 100, 100), (2, 5, 49, 600), (1, 2, 700, 300), (1, 300, 48, 9),
     (1, 3, 1100, 5), (3, 8, 24, 1),
     (1, 130, 530, 140), (1, 800, 20, 130),
+    (1, 29, 5, 150), (2, 13, 150, 150),
 ]  # fmt: skip
 
 
@@ -178,14 +179,15 @@ def test_epilogue_of_float64(level: str):
         np.testing.assert_allclose(kernel(arrays, threads)[0], expected, rtol=1e-12, atol=1e-14)
 
 
-def test_an_element_depends_on_its_row_and_column_alone():
-    kernel = symbolic("host", np.float32, (False, True))
+@pytest.mark.parametrize("swapped", [False, True])
+def test_an_element_depends_on_its_row_and_column_alone(swapped: bool):
+    kernel = symbolic("host", np.float32, (False, swapped))
     rng = np.random.default_rng(4)
-    x, w = operands(rng, np.float32, (False, True), 1, 60, 130, 700)
-    (whole,) = kernel([x, w], 1, 0, b=1, m=60, n=130, k=700)
-    for rows, columns in ((1, 130), (3, 7), (60, 1), (9, 50)):
-        part = [x[:, -rows:], w[:, -columns:]]
-        (result,) = kernel(part, 2, 0, b=1, m=rows, n=columns, k=700)
+    x, w = operands(rng, np.float32, (False, swapped), 1, 100, 130, 700)
+    (whole,) = kernel([x, w], 1, 0, b=1, m=100, n=130, k=700)
+    for rows, columns in ((1, 130), (3, 7), (60, 1), (9, 50), (17, 110), (60, 16)):
+        own = w[:, -columns:] if swapped else np.ascontiguousarray(w[..., -columns:])
+        (result,) = kernel([x[:, -rows:], own], 2, 0, b=1, m=rows, n=columns, k=700)
         np.testing.assert_array_equal(result, whole[:, -rows:, -columns:])
 
 
