@@ -52,7 +52,7 @@ ADVANCE = "rlx.advance"
 """Module attribute: dimension -> the dimension that it grows by after a step."""
 
 PRECISION = "rlx.precision"
-"""Module attribute: `fast` where element-wise functions of f32 may lose some bits."""
+"""Module attribute: `fast` where element-wise operations on f32 may lose some bits."""
 
 
 def set_precision(module: ModuleOp, precision: str) -> None:

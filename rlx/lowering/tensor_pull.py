@@ -11,7 +11,7 @@ import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from xdsl.dialects.builtin import f32, f64, i1
 
@@ -34,6 +34,7 @@ from rlx.lowering.tensor_nodes import Graph, Node, Size, is_splat
 from rlx.lowering.tensor_pad import padded
 from rlx.lowering.tensor_tiles import transpose
 from rlx.lowering.values import Value, i64, vec
+from rlx.lowering.vmath_base import has_fma
 
 _FIRST = i64(0)
 
@@ -104,8 +105,9 @@ class Pull(ABC):
             case "iota":
                 return [self._iota(node, at) for at in ats]
             case "unary" | "binary" | "compare" | "select" | "cast":
-                args = [self.pull(arg, ats) for arg in node.args]
-                return [self._map(node, values) for values in zip(*args, strict=True)]
+                joined = self._joined(node)
+                args = [self.pull(arg, ats) for arg in joined.args]
+                return [self._map(joined, values) for values in zip(*args, strict=True)]
             case "reshape":
                 return self.pull(node.args[0], [self.access.reshape(node, at) for at in ats])
             case "broadcast":
@@ -169,6 +171,20 @@ class Pull(ABC):
             opcode = "zext" if wide < narrow else "trunc"
         return self.places.place((opcode, type_, v), [v], lambda: self.f.cast(opcode, v, type_))
 
+    def _joined(self, node: Node) -> Node:
+        """Return a sum or difference with a product of f32 as one operation, in a fast program."""
+        contracts = self.f.module.fast and node.element == f32 and has_fma(self.f)
+        if not contracts or node.op != "binary" or node.kind not in ("add", "sub"):
+            return node
+        a, b = node.args
+        if a.op == "binary" and a.kind == "mul":
+            kind, args = ("fma" if node.kind == "add" else "fms"), (*a.args, b)
+        elif b.op == "binary" and b.kind == "mul":
+            kind, args = ("fma" if node.kind == "add" else "fnma"), (*b.args, a)
+        else:
+            return node
+        return replace(node, kind=kind, args=args)
+
     def _map(self, node: Node, values: Sequence[Value]) -> Value:
         if len({v.lanes for v in values}) > 1:
             values = [self.places.splat(v) for v in values]
@@ -181,6 +197,10 @@ class Pull(ABC):
         match node.op:
             case "unary":
                 return vmath.emit_unary(f, node.kind, values[0], signed)
+            case "binary" if len(values) == 3:
+                a, b, c = values
+                a = f.fneg(a) if node.kind == "fnma" else a
+                return f.fma(a, b, f.fneg(c) if node.kind == "fms" else c)
             case "binary":
                 return vmath.emit_binary(f, node.kind, values[0], values[1], signed)
             case "compare":

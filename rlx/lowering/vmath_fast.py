@@ -1,9 +1,9 @@
 """
 Fast forms of functions of f32, for programs that ask for `precision="fast"`; others are exact.
 
-f16 and bf16 are computed in f32. f64 is exact, and so is every kind that isn't here. A kind is here
-where its fast form takes at most 0.8 of the exact one's time: measured are nanoseconds for sixteen
-elements out of L1, exact and fast, on a Xeon with AVX-512 (Sapphire Rapids, one thread).
+f16 and bf16 are computed in f32. f64 is exact, and so is every kind that isn't here. A kind is
+here where its fast form takes at most 0.8 of the exact one's time. Times are nanoseconds for
+sixteen elements out of L1, exact and fast, of one thread on a Xeon (Sapphire Rapids).
 
 The largest errors against long double over the samples of `test_vmath_fast`, in ulp, with AVX-512,
 AVX2 and SSE2; `exact` where an instruction set has no fast form:

@@ -208,6 +208,20 @@ def test_threads_and_tails_do_not_matter(n: int):
     np.testing.assert_array_equal(two(x[:n], y[:n]), whole[:n])
 
 
+@pytest.mark.skipif(not Target.host().has("fma"), reason="no FMA")
+def test_a_product_in_a_sum_is_rounded_once_in_a_fast_function():
+    def sums(x: Array, y: Array, z: Array) -> tuple[Array, ...]:
+        return x * y - z, z - x * y, x * y + (-z), -z + x * y
+
+    x, y = given(4099)
+    z = x * y  # what is left is what the product's rounding lost
+    wide = [v.astype(np.float64) for v in (x, y, z)]
+    exact, fast = (rlx.jit(sums, precision=p)(x, y, z) for p in ("exact", "fast"))
+    for result, same, expected in zip(fast, exact, sums(*wide), strict=True):
+        np.testing.assert_array_equal(result, expected.astype(np.float32))
+        assert not np.array_equal(result, same)
+
+
 def test_f64_is_exact_in_a_fast_function():
     x, y = (v.astype(np.float64) for v in given(999))
     exact, fast = (rlx.jit(chain, precision=p) for p in ("exact", "fast"))
