@@ -55,6 +55,13 @@ def test_a_programs_key_covers_what_changes_its_code(
     assert model.key("decode", host) == keys[0]
 
 
+def test_the_programs_of_a_model_ask_for_its_precision(model: Model):
+    fast = replace(model, precision="fast")
+    for program in driver.PROGRAMS:
+        assert "rlx.precision" not in str(model.build(program))
+        assert 'rlx.precision = "fast"' in str(fast.build(program))
+
+
 def test_the_digest_of_sources_sees_every_file(tmp_path: Path):
     (tmp_path / "sub").mkdir()
     (tmp_path / "a.py").write_text("x = 1")
