@@ -310,8 +310,9 @@ def test_a_scalar_has_the_bits_of_a_vector(element: str, level: str):
     y = x[::-1].copy()
     vector, scalar = compiled(level, element), compiled(level, element, 1)
     for kind in kinds_of(element):
-        if kind not in ("silu_bf16", "exp_below"):
-            np.testing.assert_array_equal(vector(kind, x), scalar(kind, x), err_msg=kind)
+        if kind != "silu_bf16":
+            given = x[~(x > 0)] if kind == "exp_below" else x
+            np.testing.assert_array_equal(vector(kind, given), scalar(kind, given), err_msg=kind)
     for kind in BINARY:
         np.testing.assert_array_equal(vector(kind, x, y), scalar(kind, x, y), err_msg=kind)
 
