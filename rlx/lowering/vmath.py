@@ -89,7 +89,6 @@ from rlx.lowering.vmath_exp import (
     silu_bf16,
     tanh,
 )
-from rlx.lowering.vmath_fast import fast
 from rlx.lowering.vmath_log import log, log_sigmoid, softplus
 from rlx.lowering.vmath_pow import pow
 from rlx.lowering.vmath_trig import cos, sin, tan
@@ -162,7 +161,7 @@ def emit_unary(f: Function, kind: str, v: Value, signed: bool = True) -> Value:
     Without `signed` integers are from 0 on, here and in what follows.
     """
     if v.element[0] != "i":
-        return (fast(f, kind, v) or UNARY[kind])(f, v)
+        return (_fast(f, kind, v) or UNARY[kind])(f, v)
     table = vmath_int.UNARY if signed else vmath_int.UNARY_UNSIGNED
     return table[kind](f, v)
 
@@ -170,9 +169,18 @@ def emit_unary(f: Function, kind: str, v: Value, signed: bool = True) -> Value:
 def emit_binary(f: Function, kind: str, a: Value, b: Value, signed: bool = True) -> Value:
     """Emit a function, lane by lane: a kind of `BINARY`, or of `vmath_int.BINARY` for integers."""
     if a.element[0] != "i":
-        return (fast(f, kind, a) or BINARY[kind])(f, a, b)
+        return (_fast(f, kind, a) or BINARY[kind])(f, a, b)
     table = vmath_int.BINARY if signed else vmath_int.BINARY_UNSIGNED
     return table[kind](f, a, b)
+
+
+def _fast(f: Function, kind: str, v: Value) -> Callable[..., Value] | None:
+    """Return what `vmath_fast.fast` does, which a program of exact functions doesn't import."""
+    if not f.module.fast:
+        return None
+    from rlx.lowering.vmath_fast import fast
+
+    return fast(f, kind, v)
 
 
 def emit_compare(f: Function, kind: str, a: Value, b: Value, signed: bool = True) -> Value:
