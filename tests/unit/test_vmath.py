@@ -12,9 +12,11 @@ from kernels import module_of
 from maps import DTYPES, LEVELS, Map, Maps
 from numpy.typing import NDArray
 
+from rlx.dialects.kinds import BinaryKind, UnaryKind
 from rlx.lowering.emitter import Function
 from rlx.lowering.values import vec
 from rlx.lowering.vmath import BINARY, UNARY, emit_binary, emit_compare, emit_unary, exp2_softmax
+from rlx.reference import elements
 from rlx.runtime import jit
 
 Array = NDArray[Any]
@@ -291,6 +293,21 @@ def meant(kind: str, element: str) -> Array:
     if kind in FUNCTIONS:
         return FUNCTIONS[kind][0](samples(element).astype(WIDE))
     return BINARIES[kind][0](*(side.astype(WIDE) for side in pairs(element)))
+
+
+@pytest.mark.parametrize("kind", [*FUNCTIONS, *BINARIES])
+@np.errstate(all="ignore")
+def test_the_reference_means_the_same_at_the_edges(kind: str):
+    x = np.array([*EDGES[:6], np.nan, *np.negative(EDGES[:6]), np.inf, -np.inf])
+    if kind in FUNCTIONS:
+        result, want = elements.UNARY[UnaryKind(kind)](x), FUNCTIONS[kind][0](x.astype(WIDE))
+    else:
+        sides = [side.ravel() for side in np.meshgrid(x, x)]
+        result = elements.BINARY[BinaryKind(kind)](*sides)
+        want = BINARIES[kind][0](*(side.astype(WIDE) for side in sides))
+    np.testing.assert_allclose(result, want.astype(np.float64), 1e-12)
+    if kind not in ("max", "min"):  # of zeros of both signs either will do
+        assert_same_zeros(result, want)
 
 
 @pytest.mark.parametrize("level", LEVELS)
