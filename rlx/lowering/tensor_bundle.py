@@ -37,7 +37,8 @@ def bundled(nodes: Sequence[Node], target: Target) -> list[Node]:
     """
     Return the reductions of rows that maps alone lead to, where several rows are worth it.
 
-    `nodes` are outputs of one element for each row.
+    `nodes` are outputs of one element for each row. None where a row is reduced more than once, as
+    the CPU has it in a cache then.
     """
     if bundle_of(nodes, target) == 1:
         return []
@@ -48,7 +49,8 @@ def bundled(nodes: Sequence[Node], target: Target) -> list[Node]:
             work += [arg for arg in n.args if arg not in work]
         elif n.op == "reduce" and _over_last(n):
             direct[n] = None
-    return list(direct)
+    nested = any(below.op == "reduce" for n in direct for below in reachable(n.args[0]))
+    return [] if nested else list(direct)
 
 
 def _over_last(node: Node) -> bool:

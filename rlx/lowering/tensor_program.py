@@ -98,7 +98,7 @@ class Domain:
             if kept:
                 self._rows()
             else:
-                self._shared_rows()
+                self._shared_rows(may_be_short=False)
             program.kept = set()
             return []
 
@@ -161,8 +161,13 @@ class Domain:
 
         p.loop(first, last, 1, [], lambda unit, _: block(unit))
 
-    def _shared_rows(self) -> None:
-        """Write rows whose reductions threads may share: see `tensor_split`."""
+    def _shared_rows(self, may_be_short: bool = True) -> None:
+        """
+        Write rows whose reductions threads may share: see `tensor_split`.
+
+        Where rows may be short, those that threads don't share have code of their own: the other
+        code takes 15 ns more for a row.
+        """
         body, f, program = self.program.body, self.program.f, self.program
         rows = product(self.outer)
         long = [
@@ -175,27 +180,31 @@ class Domain:
         if body.scratch is None or not long or (rows.static or 0) > ROWS:
             self._rows()
             return
+        on = f.icmp("uge", self.access.size(long[0]), LENGTH)
+        on = self.places.here([f.and_(on, f.icmp("ule", self.access.size(rows), ROWS))])[0]
+        if not may_be_short or (rows.static is not None and (long[0].static or 0) >= LENGTH):
+            self._split_rows(on)
+            return
 
         def together() -> list[Value]:
-            bundle = bundle_of(self.nodes, f.target)
-            split = Split(body, self.places, program.shared, self.places.depth, bundle)
-            program.split = split
-            self._rows()
-            split.meet()
-            program.split, program.shared = None, split.used
+            unroll, self.unroll = self.unroll, 1
+            self._split_rows(Value("i1", "true"))
+            self.unroll = unroll
             return []
 
         def apart() -> list[Value]:
             self._rows()
             return []
 
-        # Rows of which there are enough take none of what meeting costs.
-        few = f.icmp("ule", self.access.size(rows), ROWS)
-        on = f.and_(few, f.icmp("uge", self.access.size(long[0]), LENGTH))
-        if rows.static is not None and (long[0].static or 0) >= LENGTH:
-            together()
-        else:
-            self.places.branch(on, together, apart)
+        self.places.branch(on, together, apart)
+
+    def _split_rows(self, on: Value) -> None:
+        """Write rows whose reductions threads share where `on`."""
+        program, bundle = self.program, bundle_of(self.nodes, self.program.f.target)
+        program.split = split = Split(program.body, self.places, on, program.shared, bundle)
+        self._rows()
+        split.meet()
+        program.split, program.shared = None, split.used
 
     def _rows(self) -> None:
         fixed = [d for i, d in enumerate(self.outer) if i not in self.repeated]
@@ -204,10 +213,10 @@ class Domain:
         count, width = access.size(rows), access.size(n)
         f, split = self.program.f, self.program.split
         if not self.inner:
+            first, last = self._share(count)
             if split:
-                self.places.loop(0, count, 1, [], lambda r, _: self._row(r, None, None))
-            else:
-                self._elements(*self._share(count))
+                first, last = self.places.here(list(split.share(first, last, count)))
+            self._elements(first, last)
             return
         if not self.joint > 1 and not self.repeated:
             self.lines = Lines.of(self.program, self.outputs, len(self.outer))
@@ -227,7 +236,8 @@ class Domain:
             self._row(i64(0), low, high)
             return
         first, last = body.share(count)
-        few = Value("i1", "true") if split else f.icmp("ult", count, body.threads)
+        few = f.icmp("ult", count, body.threads)
+        few = f.or_(few, split.on) if split else few
         bounds = [
             f.select(few, a, b)
             for a, b in ((i64(0), first), (count, last), (low, i64(0)), (high, width))
@@ -238,14 +248,16 @@ class Domain:
 
     def _elements(self, first: Value, last: Value) -> None:
         """Write results of one element for each row, of several rows at a time where it pays."""
-        p, reductions = self.places, bundled(self.nodes, self.program.f.target)
+        p, program = self.places, self.program
+        # Rows that threads share are read in pieces.
+        reductions = [] if program.split else bundled(self.nodes, program.f.target)
         if reductions and (product(self.outer).static or BUNDLE) >= BUNDLE:
 
             def rows(r: Value) -> list[Value]:
                 indices = [Axis(p.add(r, i)) for i in range(BUNDLE)]
                 ats = [At(tuple(self.access.split(i, self.outer))) for i in indices]
                 for node in reductions:
-                    reduce_rows(self.program, node, ats)
+                    reduce_rows(program, node, ats)
                 self.store(ats)
                 return []
 

@@ -62,17 +62,18 @@ def _reductions(op: Operation, table: DimTable) -> int:
 
 @dataclass
 class Split:
-    """The rows of a domain whose reductions threads share, while they are written."""
+    """The rows of a domain whose reductions threads share where `on`, while they are written."""
 
     body: Body
     places: Places
+    on: Value
     used: int
     """Reductions of the kernel that have room for their results so far."""
-    depth: int
     bundle: int
     """How many pieces a thread reduces at a time: see `tensor_bundle`."""
     axes: tuple[AnyAxis, ...] = ()
-    """The place of a row; `depth` is the scope in which all threads are at it together."""
+    depth: int = 0
+    """The place of a row, and the scope in which all threads are at it together."""
     parity: Value = _FIRST
     """A bit of the row's number, so that one row's results aren't written over by the next's."""
 
@@ -84,6 +85,11 @@ class Split:
     def covers(self, axes: tuple[AnyAxis, ...]) -> bool:
         """Return whether code is written for the row, or before it, where every thread comes."""
         return axes == self.axes and self.places.depth <= self.depth
+
+    def share(self, first: Value, last: Value, count: Value) -> tuple[Value, Value]:
+        """Return this thread's part of what is shared: all of it where threads share rows."""
+        f = self.body.f
+        return f.select(self.on, i64(0), first), f.select(self.on, count, last)
 
     def combined(
         self,
@@ -104,14 +110,11 @@ class Split:
         # What doesn't depend on the row comes once, before it.
         parity = self.parity if p.depth == self.depth else i64(0)
         offset = f.mul(parity, _RESULTS)
-        results = f.at(f.at(scratch, _WORDS + 2 * _RESULTS * self.used), offset)
+        shared = f.at(f.at(scratch, _WORDS + 2 * _RESULTS * self.used), offset)
+        results = p.here([f.select(self.on, shared, f.alloca(8))])[0]
         self.used += 1
-        # Beside a long row there may be one that is empty.
-        per = f.udiv(f.add(f.umax(n, 1), _PIECES - 1), _PIECES)
-        per = f.and_(f.add(per, _GROUP - 1), -_GROUP)
-        count = f.udiv(f.add(n, f.sub(per, 1)), per)
-        first, last = body.share(count)
-        p.here([results, per, count, first, last])
+        key = ("pieces", n, self.on, self.bundle)
+        per, count, first, main, last = p.place_all(key, [n, self.on], lambda: self._pieces(n))
 
         def part(i: Value) -> list[Value]:
             start = p.mul(i, per)
@@ -125,12 +128,8 @@ class Split:
             return []
 
         if self.bundle > 1:
-            count_whole = f.sub(f.umax(f.umin(last, f.udiv(n, per)), first), first)
-            main = f.add(first, f.mul(f.udiv(count_whole, self.bundle), self.bundle))
-            p.here([main])
             p.loop(first, main, self.bundle, [], lambda i, _: several(i))
-            first = main
-        p.loop(first, last, 1, [], lambda i, _: part(i))
+        p.loop(main, last, 1, [], lambda i, _: part(i))
         self.meet()
 
         def take(i: Value, total: Value) -> Value:
@@ -138,9 +137,32 @@ class Split:
 
         return p.loop(0, count, 1, [reduction.neutral(1)], lambda i, t: [take(i, t[0])])[0]
 
+    def _pieces(self, n: Value) -> list[Value]:
+        """
+        Return how n elements are cut: elements of a piece, pieces, and this thread's part of them.
+
+        That is from the first on to a middle, which a bundle at a time reaches, and to the last.
+        """
+        f, bundle = self.body.f, self.bundle
+        per = f.udiv(f.add(n, _PIECES - 1), _PIECES)
+        per = f.and_(f.add(per, _GROUP - 1), -_GROUP)
+        per = f.select(self.on, f.umax(per, 1), f.umax(n, 1))
+        count = f.udiv(f.add(n, f.sub(per, 1)), per)
+        first, last = self.body.share(count)
+        first, last = f.select(self.on, first, i64(0)), f.select(self.on, last, count)
+        if bundle == 1:
+            return [per, count, first, first, last]
+        whole = f.sub(f.umax(f.umin(last, f.udiv(n, per)), first), first)
+        return [per, count, first, f.add(first, f.mul(f.udiv(whole, bundle), bundle)), last]
+
     def meet(self) -> None:
-        """Let all threads meet."""
-        scratch = self.body.scratch
-        assert scratch is not None
+        """Let all threads meet where they share rows."""
         f = self.body.f
-        f.call(emit_barrier(f.module), "void", scratch, self.body.threads)
+        name, scratch = emit_barrier(f.module), self.body.scratch
+        assert scratch is not None
+
+        def wait() -> list[Value]:
+            f.call(name, "void", scratch, self.body.threads)
+            return []
+
+        self.places.branch(self.on, wait)
