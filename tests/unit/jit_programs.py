@@ -7,6 +7,7 @@ written, and what it refuses is left out. The steps that stay run on any arrays,
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -211,7 +212,8 @@ def write(
         )
         f = make(p, q)
         try:
-            with np.errstate(all="ignore"):
+            with np.errstate(all="ignore"), warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # Of no elements there is no mean.
                 made = f(*(found[i] for i in operands))
         except (TypeError, ValueError, IndexError, OverflowError):
             continue

@@ -17,7 +17,7 @@ import rlx
 
 SHARDS = 8 if os.environ.get("RLX_FUZZ") == "full" else 2
 FULL, SAMPLE = 625, 7
-SIZES = [(3, 5), (2, 2), (4, 1), (1, 6), (5, 17), (33, 3), (2, 64)]
+SIZES = [(3, 5), (2, 2), (4, 1), (1, 6), (5, 17), (33, 3), (2, 64), (0, 3), (3, 0)]
 number = st.integers(0, 11)
 instructions = st.lists(
     st.tuples(st.integers(0, 70), number, number, number, number), min_size=1, max_size=14
