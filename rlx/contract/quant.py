@@ -56,3 +56,9 @@ GGML_TYPES: dict[int, GgmlType] = {
 """The type number in the file, to its type."""
 
 GGML_TYPES_BY_NAME: dict[str, GgmlType] = {entry.name: entry for entry in GGML_TYPES.values()}
+
+WEIGHT_FORMATS = (
+    "f32", "f16", "bf16", "q4_0", "q4_1", "q5_0", "q5_1", "q8_0",
+    "q2_k", "q3_k", "q4_k", "q5_k", "q6_k",
+)  # fmt: skip
+"""Those that programs read."""

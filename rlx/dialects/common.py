@@ -37,6 +37,7 @@ from xdsl.utils.exceptions import VerifyException
 from xdsl.utils.str_enum import StrEnum
 
 from rlx.contract.derived import BY_CONSTANT, OPERATORS
+from rlx.contract.quant import WEIGHT_FORMATS
 
 Dim: TypeAlias = int | str
 DIMS = "rlx.dims"
@@ -53,23 +54,6 @@ bound (`rlx.passes.places`). Its tensors have fewer than 2^31 elements, which is
 
 PLACE = 1 << 40
 """The virtual bytes of a place in the arena whose size is known when sizes are bound."""
-
-FORMATS = (
-    "f32",
-    "f16",
-    "bf16",
-    "q4_0",
-    "q4_1",
-    "q5_0",
-    "q5_1",
-    "q8_0",
-    "q2_k",
-    "q3_k",
-    "q4_k",
-    "q5_k",
-    "q6_k",
-)
-"""Weight formats that the IR can name."""
 
 
 class PhaseKind(StrEnum):
@@ -91,8 +75,8 @@ class _FormatType(ParametrizedAttribute, TypeAttribute):
     format: StringAttr
 
     def verify(self) -> None:
-        if self.format.data not in FORMATS:
-            known = ", ".join(FORMATS)
+        if self.format.data not in WEIGHT_FORMATS:
+            known = ", ".join(WEIGHT_FORMATS)
             raise VerifyException(f"unknown weight format '{self.format.data}': expected {known}")
 
     @classmethod

@@ -6,9 +6,8 @@ from xdsl.dialects.builtin import IntegerAttr, TensorType, f32, i32
 from xdsl.ir import Attribute, Operation
 from xdsl.utils.exceptions import VerifyException
 
-from rlx.contract.quant import GGML_TYPES_BY_NAME
+from rlx.contract.quant import GGML_TYPES_BY_NAME, WEIGHT_FORMATS
 from rlx.dialects.common import (
-    FORMATS,
     Dim,
     PackedType,
     QuantType,
@@ -61,8 +60,8 @@ def _floats(what: str, *types: Attribute) -> None:
 
 def check_blocks(what: str, type_: Attribute) -> None:
     """A weight's elements have a known format, and its rows are whole blocks of it."""
-    if format_of(type_) not in FORMATS:
-        known = ", ".join(FORMATS)
+    if format_of(type_) not in WEIGHT_FORMATS:
+        known = ", ".join(WEIGHT_FORMATS)
         raise VerifyException(f"{what}: expected elements of {known}, got {spell(type_)}")
     if not isinstance(element_of(type_), QuantType | PackedType):
         return

@@ -17,8 +17,9 @@ from xdsl.dialects.builtin import (
 from xdsl.dialects.func import FuncOp
 from xdsl.ir import Attribute, Block, Operation, SSAValue
 
+from rlx.contract.quant import WEIGHT_FORMATS
 from rlx.dialects import hir
-from rlx.dialects.common import FORMATS, QuantType, tensor
+from rlx.dialects.common import QuantType, tensor
 from rlx.errors import RlxError
 from rlx.flow.source import LAYER, WeightInfo
 
@@ -27,10 +28,10 @@ _FLOATS: dict[str, Attribute] = {"f32": f32, "f16": f16, "bf16": bf16}
 
 def weight_type(key: str, info: WeightInfo) -> TensorType[Attribute]:
     """Return the type of a weight in its own format. Raises RlxError for an unknown format."""
-    if info.format not in FORMATS:
+    if info.format not in WEIGHT_FORMATS:
         raise RlxError(
             f"weight {key!r}: the format {info.format!r} is not supported: "
-            f"expected one of {', '.join(FORMATS)}"
+            f"expected one of {', '.join(WEIGHT_FORMATS)}"
         )
     element = _FLOATS.get(info.format)
     return tensor(info.shape, element or QuantType(StringAttr(info.format)))

@@ -1,24 +1,32 @@
 """
-Weight formats, their packed panels, and the code that packs and unpacks them.
+Weight formats, their packed panels, and how kernels read them.
 
-A weight is a matrix of n rows (outputs) by k. In a GGUF file each row is a sequence of blocks along
-k (https://github.com/ggml-org/ggml/blob/master/docs/gguf.md). Kernels read it in panels: 16 rows
-interleaved, so that one vector holds the same position of 16 rows. A panel takes the bytes of its
-rows, rounded up to 64:
+A weight is a matrix of n rows (outputs) by k. In a GGUF file each row is a sequence of blocks of 32
+or 256 along k. Kernels read it in panels: 16 rows interleaved, so that one vector holds the same
+position of 16 rows. Of a quantised format, 32 elements at a time, a chunk, are 8 groups of four
+numbers, and a plane holds some bits of all of them:
 
-    q4_1        for each block of 32: nibbles [4 words][16 rows], then 16 scales, 16 minima (f16)
-    q4_0, q8_0  for each block of 32: [4 or 8 words][16 rows]; behind the last, 16 scales for each
-    f32, f16    for each k: 16 elements; bf16 the same
+    plane of b bits   [b words][16 rows]   group g is in word g % b, its bits from b (g // b) on in
+                                           each of the word's four bytes
+    chunk             its planes: the low bits of the numbers, then the high ones
+    head of a block   [1 or 2][16] f16: the scale, then the minimum; then, where a block has parts
+                      with scales of their own, [parts][16] bytes of these, then of their minima
 
-A word is 4 bytes of a row's block: of q4, byte j holds elements j (low nibble) and j + 16. The
-bytes of q8_0 are stored biased, q + 128, because the x86 byte products want one unsigned operand.
-Rows beyond n are zero.
+A panel is its blocks, each with its head behind it where that keeps lines whole, else with all
+heads behind the last block. It takes about the bytes of its rows, and is rounded up to 64:
+
+    q4_0, q4_1, q5_0, q5_1, q8_0, q2_k, q6_k   exactly the bytes of the rows
+    q4_k 1.03, q5_k 1.02, q3_k 1.04            scales of 6 bits are stored as bytes
+
+The bytes of q8_0 are stored biased, q + 128, because the x86 byte products want one unsigned
+operand. Float formats have 16 elements for each k. Rows beyond n are zero.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from rlx.contract.quant import GGML_TYPES_BY_NAME
 from rlx.errors import RlxError
@@ -26,20 +34,29 @@ from rlx.lowering.emitter import Function
 from rlx.lowering.target import PANEL
 from rlx.lowering.values import Index, Value, f32, i64, vec
 
+CHUNK = 32
+"""The elements of a quantised row that are read at a time."""
+GROUPS = 8
+"""The groups of four numbers in a chunk."""
+
 
 @dataclass(frozen=True)
 class Format:
     """How panels store the blocks of a weight format."""
 
     name: str
-    words: int = 0
-    """Words of quantised values in a block; 0 for a float format."""
+    bits: tuple[int, ...] = ()
+    """The bits of a number in each plane, the low ones first; none for a float format."""
     halves: int = 0
-    """f16 numbers before them: the scale, then the minimum where there is one."""
+    """f16 numbers of a block: the scale, then the minimum where there is one."""
     zero: int = 0
-    """The stored number that stands for 0, where the block has no minimum."""
-    interleaved: bool = False
-    """Whether a panel keeps each block's scales behind it, and not all of them at its end."""
+    """The stored number that stands for 0, where there is no minimum: a power of two."""
+    part: int = 0
+    """Elements that share a scale of their own, 16 or 32, which the block's multiplies; or 0."""
+    signed: bool = False
+    """Whether those scales have a sign."""
+    nibbles: bool = False
+    """Whether a scale and its minimum are the low and the high half of one byte."""
 
     @property
     def block(self) -> int:
@@ -48,31 +65,79 @@ class Format:
 
     @property
     def block_bytes(self) -> int:
+        """Return the bytes of a block of one row in a file."""
         return GGML_TYPES_BY_NAME[self.name].nbytes
 
     @property
     def quantised(self) -> bool:
-        return self.words > 0
+        return bool(self.bits)
+
+    @property
+    def words(self) -> int:
+        """Return the words of a chunk of one row."""
+        return sum(self.bits)
+
+    @property
+    def chunks(self) -> int:
+        """Return the chunks of a block."""
+        return self.block // CHUNK
+
+    @property
+    def parts(self) -> int:
+        """Return how many scales of its own a block has; 0 where it has one alone."""
+        return self.block // self.part if self.part else 0
+
+    @property
+    def scales_in_chunk(self) -> int:
+        return CHUNK // self.part if self.part else 1
+
+    @property
+    def chunk_step(self) -> int:
+        """Return the bytes of a panel's chunk."""
+        return self.words * 4 * PANEL
+
+    @property
+    def head_bytes(self) -> int:
+        """Return the bytes of a panel's head of one block."""
+        each = 2 if self.halves == 2 and not self.nibbles else 1
+        return (self.halves * 2 + self.parts * each) * PANEL
+
+    @property
+    def interleaved(self) -> bool:
+        """Whether each block's head is behind it, and not all of them at the panel's end."""
+        return self.quantised and self.head_bytes % 64 == 0
 
     @property
     def block_step(self) -> int:
         """Return the bytes from a panel's block to the next."""
-        if self.interleaved or not self.quantised:
+        if not self.quantised:
             return self.block_bytes * PANEL
-        return self.words * 4 * PANEL
+        return self.chunks * self.chunk_step + (self.head_bytes if self.interleaved else 0)
 
     @property
-    def scale_step(self) -> int:
-        """Return the bytes from a block's scales to the next one's."""
-        return self.block_step if self.interleaved else self.halves * 2 * PANEL
+    def head_step(self) -> int:
+        """Return the bytes from a block's head to the next one's."""
+        return self.block_step if self.interleaved else self.head_bytes
+
+    @property
+    def step(self) -> int:
+        """Return the bytes that a block adds to a panel."""
+        return self.block_step + (0 if self.interleaved else self.head_bytes)
 
 
 FORMATS: dict[str, Format] = {
     form.name: form
     for form in (
-        Format("q4_1", words=4, halves=2, interleaved=True),
-        Format("q4_0", words=4, halves=1, zero=8),
-        Format("q8_0", words=8, halves=1, zero=128),
+        Format("q4_1", (4,), halves=2),
+        Format("q4_0", (4,), halves=1, zero=8),
+        Format("q5_1", (4, 1), halves=2),
+        Format("q5_0", (4, 1), halves=1, zero=16),
+        Format("q8_0", (8,), halves=1, zero=128),
+        Format("q2_k", (2,), halves=2, part=16, nibbles=True),
+        Format("q3_k", (2, 1), halves=1, zero=4, part=16, signed=True),
+        Format("q4_k", (4,), halves=2, part=32),
+        Format("q5_k", (4, 1), halves=2, part=32),
+        Format("q6_k", (4, 2), halves=1, zero=32, part=16, signed=True),
         Format("f32"),
         Format("f16"),
         Format("bf16"),
@@ -97,7 +162,7 @@ def format_named(name: str, k: int) -> Format:
 def panel_bytes(name: str, k: int) -> int:
     """Return the bytes of one packed panel of 16 rows, a multiple of 64."""
     form = format_named(name, k)
-    return _round_up(k // form.block * form.block_bytes * PANEL)
+    return (k // form.block * form.step + 63) // 64 * 64
 
 
 def packed_bytes(name: str, n: int, k: int) -> int:
@@ -105,13 +170,11 @@ def packed_bytes(name: str, n: int, k: int) -> int:
     return -(-n // PANEL) * panel_bytes(name, k)
 
 
-def _round_up(size: int) -> int:
-    return (size + 63) // 64 * 64
-
-
-def scales_at(form: Format, blocks: int) -> int:
-    """Return the byte offset in a panel of `blocks` blocks of the first block's scales."""
-    return form.words * 4 * PANEL * (1 if form.interleaved else blocks)
+def heads_at(f: Function, form: Format, blocks: Index) -> Value:
+    """Return the byte offset in a panel of `blocks` blocks of the first block's head."""
+    if form.interleaved:
+        return i64(form.chunks * form.chunk_step)
+    return f.mul(blocks if isinstance(blocks, Value) else i64(blocks), form.block_step)
 
 
 # Numbers
@@ -145,125 +208,106 @@ def load_float(f: Function, name: str, pointer: Value, lanes: int) -> Value:
     return f.cast("bitcast", wide, vec(lanes, "float"))
 
 
-def load_scale(f: Function, pointer: Value, index: int = 0) -> Value:
-    """Load the 16 scales (index 0) or minima (1) of a panel's block as f32."""
-    bits = f.load(f"<{PANEL} x i16>", f.at(pointer, index * 2 * PANEL), align=2)
-    return half_to_float(f, bits)
+def load_half(f: Function, pointer: Value) -> Value:
+    """Load an f16 of each of 16 rows as f32."""
+    return half_to_float(f, f.load(vec(PANEL, "i16"), pointer, align=2))
 
 
-# Packing
+# Reading panels
 
 
-def emit_pack(
-    f: Function, name: str, src: Value, dst: Value, n: Index, k: Index, tid: Value, nth: Value
-) -> None:
-    """
-    Emit the packing of a [n, k] weight in GGUF's layout at `src` into panels at `dst`.
-
-    Thread `tid` of `nth` packs its share of the panels. Nothing is assumed of src's alignment.
-    """
-    form = format_named(name, k if isinstance(k, int) else FORMATS[name].block)
-    rows, blocks = _index(n), f.udiv(_index(k), form.block)
-    quant_bytes = f.mul(blocks, form.block_step)
-    size = f.and_(f.add(f.mul(blocks, form.block_bytes * PANEL), 63), -64)
-    panels = f.udiv(f.add(rows, PANEL - 1), PANEL)
-
-    def panel(p: Value, _: list[Value]) -> list[Value]:
-        out = f.at(dst, f.mul(p, size))
-        # What rounding up adds is 32 bytes at the end, or nothing and these are written again.
-        f.store(f.zero("<32 x i8>"), f.at(out, f.sub(size, 32)), align=1)
-        scales = f.at(out, scales_at(form, 1) if form.interleaved else quant_bytes)
-
-        def row(r: Value, _: list[Value]) -> list[Value]:
-            number = f.add(f.mul(p, PANEL), r)
-            source = f.at(src, f.mul(number, blocks), form.block_bytes)
-            _pack_row(f, form, source, out, scales, r, blocks, f.icmp("slt", number, rows))
-            return []
-
-        f.for_(0, PANEL, 1, [], row)
-        return []
-
-    first = f.udiv(f.mul(panels, tid), nth)
-    last = f.udiv(f.mul(panels, f.add(tid, 1)), nth)
-    f.for_(first, last, 1, [], panel)
+def chunk_pointers(
+    f: Function, form: Format, panel: Value, heads: Value, chunk: Value
+) -> tuple[Value, Value, Value]:
+    """Return where a panel's numbered chunk is, where its block's head is, and its place there."""
+    block, place = f.udiv(chunk, form.chunks), f.and_(chunk, form.chunks - 1)
+    at = f.at(f.at(panel, block, form.block_step), place, form.chunk_step)
+    return at, f.at(heads, block, form.head_step), place
 
 
-def _pack_row(
-    f: Function,
-    form: Format,
-    source: Value,
-    out: Value,
-    scales: Value,
-    lane: Value,
-    blocks: Value,
-    present: Value,
-) -> None:
-    """Scatter a row's blocks, or zeros where the row is not present, over a lane of its panel."""
-    word = "i32" if form.quantised or form.block_bytes == 4 else "i16"
-    size = 4 if word == "i32" else 2
-    head = form.halves * 2
-    quants = f.at(out, lane, size)
-    halves = f.at(scales, lane, 2)
-
-    def blocks_from(load: bool) -> list[Value]:
-        def block(b: Value, _: list[Value]) -> list[Value]:
-            at = f.at(source, b, form.block_bytes)
-            to, scales_to = f.at(quants, b, form.block_step), f.at(halves, b, form.scale_step)
-            for h in range(form.halves):
-                value = f.load("i16", f.at(at, 2 * h), align=1) if load else Value("i16", "0")
-                f.store(value, f.at(scales_to, h * 2 * PANEL), align=2)
-            for c in range(form.words or 1):
-                value = f.load(word, f.at(at, head + size * c), align=1) if load else None
-                if value and form.zero == 128:
-                    value = f.xor(value, -0x7F7F7F80)
-                f.store(value or Value(word, "0"), f.at(to, c * size * PANEL), align=size)
-            return []
-
-        return f.for_(0, blocks, 1, [], block)
-
-    f.if_(present, lambda: blocks_from(True), lambda: blocks_from(False))
+def load_words(f: Function, form: Format, chunk: Value, lanes: int = PANEL) -> list[Value]:
+    """Load the words of `lanes` rows of a chunk."""
+    type_ = vec(lanes, "i32")
+    return [f.load(type_, f.at(chunk, c * 4 * PANEL)) for c in range(form.words)]
 
 
-def _index(n: Index) -> Value:
-    return i64(n) if isinstance(n, int) else n
+def group_bytes(f: Function, form: Format, words: Sequence[Value], group: int) -> Value:
+    """Return a group's numbers, in the four bytes of i32 lanes."""
+    result, first, low = None, 0, 0
+    for bits in form.bits:
+        word = words[first + group % bits]
+        up = low - group // bits * bits
+        moved = f.shl(word, up) if up > 0 else f.lshr(word, -up) if up else word
+        if bits < 8:
+            moved = f.and_(moved, 0x01010101 * (((1 << bits) - 1) << low))
+        result = f.or_(result, moved) if result else moved
+        first, low = first + bits, low + bits
+    assert result is not None
+    return result
 
 
-# Unpacking
+Scale: TypeAlias = tuple[Value, Value | None]
+"""What numbers are multiplied with, and what is added then, if anything: f32 of 16 rows."""
 
 
-def dequantised(f: Function, form: Format, word: Value, part: int) -> Value:
-    """Return the part-th numbers (nibbles of q4, bytes of q8_0) of i32 words, as f32."""
-    bits = 4 if form.words == 4 else 8
-    shifted = f.lshr(word, bits * part) if part else word
-    number = f.and_(shifted, (1 << bits) - 1)
+def block_scale(f: Function, form: Format, head: Value) -> Scale:
+    """Load a block's own scale and minimum as f32."""
+    return load_half(f, head), load_half(f, f.at(head, 2 * PANEL)) if form.halves == 2 else None
+
+
+def chunk_scales(
+    f: Function, form: Format, head: Value, of_block: Scale, place: Index
+) -> list[Scale]:
+    """Return the scales of a block's chunk, one for each part of it that has its own."""
+    if not form.part:
+        return [of_block]
+    scale, minimum = of_block
+    count = form.scales_in_chunk
+    first = f.at(f.at(head, form.halves * 2 * PANEL), place, count * PANEL)
+    result: list[Scale] = []
+    for i in range(count):
+        at = f.at(first, i * PANEL)
+        bytes_ = f.load(vec(PANEL, "i8"), at, align=1)
+        own = f.and_(bytes_, 15) if form.nibbles else bytes_
+        number = f.cast("sext" if form.signed else "zext", own, vec(PANEL, "i32"))
+        factor = f.fmul(scale, f.cast("sitofp", number, vec(PANEL, "float")))
+        if minimum is None:
+            result.append((factor, None))
+            continue
+        if form.nibbles:
+            low = f.lshr(bytes_, 4)
+        else:
+            low = f.load(vec(PANEL, "i8"), f.at(at, form.parts * PANEL), align=1)
+        low = f.cast("sitofp", f.cast("zext", low, vec(PANEL, "i32")), vec(PANEL, "float"))
+        result.append((factor, f.fneg(f.fmul(minimum, low))))
+    return result
+
+
+def _spread(f: Function, form: Format, number: Value, scale: Scale) -> Value:
+    """Return what numbers, i32 lanes, stand for."""
     if form.zero:
         number = f.sub(number, form.zero)
-    return f.cast("sitofp", number, vec(word.lanes, "float"))
+    value = f.cast("sitofp", number, vec(number.lanes, "float"))
+    factor, minimum = scale
+    return f.fma(value, factor, minimum) if minimum else f.fmul(value, factor)
 
 
-def position(form: Format, word: int, part: int) -> int:
-    """Return the place in its block of a word's part-th number."""
-    return 4 * word + (part // 2 + 16 * (part % 2) if form.words == 4 else part)
-
-
-def block_columns(
-    f: Function, form: Format, block: Value, scales: Value
-) -> Iterator[tuple[int, Value]]:
-    """Dequantise a panel's block: give each place in it and the f32 of the 16 rows there."""
-    scale = load_scale(f, scales)
-    minimum = load_scale(f, scales, 1) if form.halves == 2 else None
-    for c in range(form.words):
-        word = f.load(f"<{PANEL} x i32>", f.at(block, c * 4 * PANEL))
-        for part in range(32 // form.words):
-            number = dequantised(f, form, word, part)
-            value = f.fma(number, scale, minimum) if minimum else f.fmul(number, scale)
-            yield position(form, c, part), value
+def chunk_columns(f: Function, form: Format, chunk: Value, scales: Sequence[Scale]) -> list[Value]:
+    """Dequantise a panel's chunk: the f32 of the 16 rows at each of its 32 places."""
+    words = load_words(f, form, chunk)
+    columns: list[Value] = []
+    for group in range(GROUPS):
+        four = group_bytes(f, form, words, group)
+        scale = scales[group * len(scales) // GROUPS]
+        for byte in range(4):
+            number = f.lshr(four, 8 * byte) if byte else four
+            columns.append(_spread(f, form, f.and_(number, 255) if byte < 3 else number, scale))
+    return columns
 
 
 def emit_unpack_row(f: Function, name: str, packed: Value, row: Value, k: int, dst: Value) -> None:
     """Emit the dequantisation of one row of a packed [n, k] weight to k f32 at `dst`."""
     form = format_named(name, k)
-    blocks = k // form.block
     panel = f.at(packed, f.lshr(row, 4), panel_bytes(name, k))
     lane = f.and_(row, PANEL - 1)
     if not form.quantised:
@@ -276,37 +320,29 @@ def emit_unpack_row(f: Function, name: str, packed: Value, row: Value, k: int, d
 
         f.for_(0, k, 1, [], element)
         return
-    quants = f.at(panel, lane, 4)
-    scales = f.at(f.at(panel, scales_at(form, blocks)), lane, 2)
+    heads = f.at(panel, heads_at(f, form, k // form.block))
 
-    def block(b: Value, _: list[Value]) -> list[Value]:
-        _unpack_block(
-            f,
-            form,
-            f.at(quants, b, form.block_step),
-            f.at(scales, b, form.scale_step),
-            f.at(dst, b, 4 * form.block),
-        )
+    def chunk(i: Value, _: list[Value]) -> list[Value]:
+        at, head, place = chunk_pointers(f, form, panel, heads, i)
+        _unpack_chunk(f, form, at, head, place, lane, f.at(dst, i, 4 * CHUNK))
         return []
 
-    f.for_(0, blocks, 1, [], block)
+    f.for_(0, k // CHUNK, 1, [], chunk)
 
 
-def _unpack_block(f: Function, form: Format, block: Value, scales: Value, dst: Value) -> None:
-    """Dequantise one row's lane of a panel's block, four consecutive elements at a time."""
-    halves = [
-        f.splat(half_to_float(f, f.load("i16", f.at(scales, h * 2 * PANEL), align=2)), 4)
-        for h in range(form.halves)
+def _unpack_chunk(
+    f: Function, form: Format, chunk: Value, head: Value, place: Value, lane: Value, dst: Value
+) -> None:
+    """Dequantise one row's lane of a panel's chunk, four consecutive elements at a time."""
+    own = f.at(chunk, lane, 4)
+    words = [f.load("i32", f.at(own, c * 4 * PANEL)) for c in range(form.words)]
+    # The scales of all 16 rows, of which one is kept: the code that kernels read them with.
+    scales: list[Scale] = [
+        (f.splat(f.extract(factor, lane), 4), minimum and f.splat(f.extract(minimum, lane), 4))
+        for factor, minimum in chunk_scales(f, form, head, block_scale(f, form, head), place)
     ]
-    fields = 2 if form.words == 4 else 1
-    for c in range(form.words):
-        word = f.splat(f.load("i32", f.at(block, c * 4 * PANEL)), 4)
-        bytes_ = f.lshr(word, f.vector("i32", [0, 8, 16, 24]))
-        for field in range(fields):
-            number = f.lshr(bytes_, 4 * field) if field else bytes_
-            number = f.and_(number, 15 if fields == 2 else 255)
-            if form.zero:
-                number = f.sub(number, form.zero)
-            value = f.cast("sitofp", number, "<4 x float>")
-            value = f.fma(value, *halves) if form.halves == 2 else f.fmul(value, halves[0])
-            f.store(value, f.at(dst, 4 * position(form, c, field)))
+    for group in range(GROUPS):
+        four = f.splat(group_bytes(f, form, words, group), 4)
+        number = f.and_(f.lshr(four, f.vector("i32", [0, 8, 16, 24])), 255)
+        value = _spread(f, form, number, scales[group * len(scales) // GROUPS])
+        f.store(value, f.at(dst, 16 * group))

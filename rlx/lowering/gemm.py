@@ -19,7 +19,17 @@ from functools import partial
 
 from rlx.lowering.contract import Group, check, shares
 from rlx.lowering.emitter import Function, Module
-from rlx.lowering.formats import FORMATS, block_columns, load_float, panel_bytes, scales_at
+from rlx.lowering.formats import (
+    CHUNK,
+    FORMATS,
+    block_scale,
+    chunk_columns,
+    chunk_pointers,
+    chunk_scales,
+    heads_at,
+    load_float,
+    panel_bytes,
+)
 from rlx.lowering.target import PANEL, Target
 from rlx.lowering.values import Value, i64
 
@@ -76,12 +86,17 @@ class _Product:
     @property
     def block(self) -> int:
         """Return how many of k are dequantised at a time, at most."""
-        return min(self.k, _SCRATCH // (_LINE * self.across) // 32 * 32)
+        return min(self.k, self._whole_blocks(_SCRATCH // (_LINE * self.across)))
 
     @property
     def block_for_few(self) -> int:
         """Return how many of k are dequantised at a time for few rows."""
-        return min(self.k, max(32, _L1_SCRATCH // (_LINE * self.across) // 32 * 32))
+        return min(self.k, self._whole_blocks(_L1_SCRATCH // (_LINE * self.across)))
+
+    def _whole_blocks(self, k: int) -> int:
+        """Return how many of k elements are whole blocks of all formats: one at least."""
+        step = max(CHUNK, *(FORMATS[name].block for name in self.group.formats))
+        return max(step, k // step * step)
 
     @property
     def chunk(self) -> int:
@@ -198,12 +213,12 @@ def _fill(
         first, count = f.udiv(k0, form.block), f.udiv(length, form.block)
         tile, place = divmod(i, p.wide)
         out = f.at(panels, (tile * p.block * p.wide + place) * _LINE)
-        scales = f.at(source, scales_at(form, p.k // form.block))
+        heads = f.at(source, heads_at(f, form, p.k // form.block))
         f.call(
             _filler(f.module, name, p.wide),
             "void",
             f.at(source, first, form.block_step),
-            f.at(scales, first, form.scale_step),
+            f.at(heads, first, form.head_step),
             out,
             count,
         )
@@ -243,22 +258,28 @@ def _filler(module: Module, name: str, wide: int) -> str:
 
     def body(f: Function) -> None:
         form = FORMATS[name]
-        panel, scales, out, blocks = f.params
+        panel, heads, out, blocks = f.params
 
-        def block(b: Value, _: list[Value]) -> list[Value]:
-            source, to = f.at(panel, b, form.block_step), f.at(out, b, form.block * wide * _LINE)
-            if form.quantised:
-                columns = block_columns(f, form, source, f.at(scales, b, form.scale_step))
-            else:
-                columns = [(0, load_float(f, name, source, PANEL))]
-            for place, value in columns:
-                f.store(value, f.at(to, place * wide * _LINE), align=64)
+        def element(i: Value, _: list[Value]) -> list[Value]:
+            value = load_float(f, name, f.at(panel, i, form.block_step), PANEL)
+            f.store(value, f.at(out, i, wide * _LINE), align=64)
             return []
 
-        f.for_(0, blocks, 1, [], block)
+        def chunk(i: Value, _: list[Value]) -> list[Value]:
+            at, head, place = chunk_pointers(f, form, panel, heads, i)
+            scales = chunk_scales(f, form, head, block_scale(f, form, head), place)
+            to = f.at(out, i, CHUNK * wide * _LINE)
+            for j, value in enumerate(chunk_columns(f, form, at, scales)):
+                f.store(value, f.at(to, j * wide * _LINE), align=64)
+            return []
+
+        if form.quantised:
+            f.for_(0, f.mul(blocks, form.chunks), 1, [], chunk)
+        else:
+            f.for_(0, blocks, 1, [], element)
         f.ret()
 
-    params = [("ptr", "panel"), ("ptr", "scales"), ("ptr", "out"), ("i64", "blocks")]
+    params = [("ptr", "panel"), ("ptr", "heads"), ("ptr", "out"), ("i64", "blocks")]
     return module.once(f"gemm.fill_{name}_{wide}", params, body)
 
 

@@ -1,15 +1,18 @@
 """
-One row of f32 activations times packed weights, to f32 accuracy at the speed of bytes.
+One row of f32 activations times packed weights, at the speed of bytes.
 
-Each block of 32 activations is written as 24-bit integers times a power of two, an integer as
-three balanced digits of 8 bits: q = 65536 s + 256 t + u. The digits are multiplied with the
-quantised weights in integers, exactly, while these are in registers, whatever the instruction set;
-a block's three sums are then put together in f32:
+A block of 32 activations is written as integers times a power of two, an integer as balanced digits
+of 8 bits. The digits are multiplied with the quantised weights in integers, exactly, while these
+are in registers, whatever the instruction set; a block's sums are then put together in f32.
+
+Exact products have three digits, 24-bit integers q = 65536 s + 256 t + u, and f32 accuracy:
 
     d (65536 S + (256 T + U))      S, T, U: the sums of weight times digit; d: the power of two
 
-256 T + U is exact in i32. The sum of activations that goes with a minimum is that of the integers.
-A block with an infinity or a NaN gives NaN. Activations below 2^-104 lose bits to underflow.
+256 T + U is exact in i32. Fast products have the first digit alone, the integer nearest to the
+activation times 127 over the block's largest. The sum of activations that goes with a minimum is
+that of the integers. A block with an infinity or a NaN gives NaN. Activations below 2^-104 lose
+bits to underflow.
 
 Float weights are multiplied with the activations in f32.
 """
@@ -17,18 +20,23 @@ Float weights are multiplied with the activations in f32.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from functools import partial, reduce
+from typing import TypeAlias
 
 from rlx.lowering.contract import Group, check, shares
 from rlx.lowering.emitter import Function, Module
 from rlx.lowering.formats import (
+    CHUNK,
     FORMATS,
+    GROUPS,
     Format,
+    block_scale,
+    chunk_scales,
+    group_bytes,
+    heads_at,
     load_float,
-    load_scale,
+    load_words,
     panel_bytes,
-    position,
-    scales_at,
 )
 from rlx.lowering.target import PANEL, Target
 from rlx.lowering.values import Value, f32, i32, i64
@@ -42,10 +50,12 @@ _INTS = f"<{PANEL} x i32>"
 _AHEAD = 8192  # bytes: with a prefetch so far ahead the panels stream as fast as plain loads
 
 # A block of digits: [s, t, u][32] i8, then these
-_DIGITS = 128
+_DIGITS = 160
 _SCALE_AT = 96  # f32: the power of two
 _SUM_AT = 100  # f32: the sum of the block's activations
-_BIAS_AT = {8: 104, 128: 116}  # [3] i32: minus the sums of s, t, u times the weights' zero
+_PART_SUMS_AT = 104  # [2] f32: that of its halves
+_LESS_AT = 112  # [3] i32: minus the sums of s, t, u
+_PARTS_LESS_AT = 124  # [2][3] i32: those of the halves
 
 
 def emit_gemv(
@@ -57,22 +67,22 @@ def emit_gemv(
     tid: Value,
     nth: Value,
     store: Store,
+    fast: bool = False,
 ) -> None:
     """
     Emit one row of k f32 at `row` times this thread's share of the groups' panels.
 
     `weights` are pointers to packed weights, for each group. `store(f, group, panel, values)`
     emits what is done with a panel's outputs. The digits are made by every thread for itself, in
-    4 k bytes of its stack, once for all products in a function.
+    5 k bytes of its stack, once for all products in a function; one digit where `fast`.
     """
     check(k, groups, weights)
     module = f.module
     digits = row
     forms = [FORMATS[name] for group in groups for name in group.formats]
     if any(form.quantised for form in forms):
-        digits = f.scratch("digits", k // 32 * _DIGITS)
-        zeros = tuple(sorted({form.zero for form in forms if form.zero}))
-        f.call(_digits(module, zeros), "void", row, digits, i64(k // 32))
+        digits = f.scratch("digits", k // CHUNK * _DIGITS)
+        f.call(_digits(module, forms, fast), "void", row, digits, i64(k // CHUNK))
     costs = [sum(panel_bytes(name, k) for name in group.formats) // 64 for group in groups]
     split = shares(f, [group.panels for group in groups], costs, tid, nth)
 
@@ -81,7 +91,7 @@ def emit_gemv(
         for name, weight in zip(groups[g].formats, weights[g], strict=True):
             pointer = f.at(weight, p, panel_bytes(name, k))
             quantised = FORMATS[name].quantised
-            kernel = _quantised(module, name) if quantised else _float(module, name)
+            kernel = _quantised(module, name, fast) if quantised else _float(module, name)
             blocks = i64(k // FORMATS[name].block)
             values.append(f.call(kernel, _ROW, digits if quantised else row, pointer, blocks))
         store(f, g, p, values)
@@ -94,29 +104,48 @@ def emit_gemv(
 # Digits
 
 
-def _digits(module: Module, zeros: tuple[int, ...]) -> str:
-    """Return a function that writes a row as digits, with the sums that weights' zeros need."""
+def _digits(module: Module, forms: Sequence[Format], fast: bool) -> str:
+    """Return a function that writes a row as digits, with the sums that its weights need."""
+    zeros = any(form.zero for form in forms)
+    parts = any(form.scales_in_chunk > 1 for form in forms if form.quantised)
+    emit = _emit_fast_block if fast else _emit_digit_block
 
     def body(f: Function) -> None:
         row, digits, blocks = f.params
 
         def block(b: Value, _: list[Value]) -> list[Value]:
-            _emit_digit_block(f, f.at(row, b, 128), f.at(digits, b, _DIGITS), zeros)
+            out = f.at(digits, b, _DIGITS)
+            planes, scale = emit(f, f.at(row, b, 4 * CHUNK), out)
+            _store_sums(f, out, planes, scale, zeros, parts)
             return []
 
         f.for_(0, blocks, 1, [], block)
         f.ret()
 
-    name = "_".join(["gemv.digits", *map(str, zeros)])
+    name = f"gemv.{'fast_' if fast else ''}digits{'_zeros' * zeros}{'_parts' * parts}"
     return module.once(name, [("ptr", "row"), ("ptr", "digits"), ("i64", "blocks")], body)
 
 
-def _emit_digit_block(f: Function, row: Value, out: Value, zeros: tuple[int, ...]) -> None:
-    """Turn 32 activations into digits and what goes with them."""
+_Planes: TypeAlias = Sequence[Sequence[Value]]
+"""For each digit, s first, those of a block's two halves, in i32 lanes."""
+
+
+def _largest(f: Function, row: Value) -> tuple[list[Value], Value, Value]:
+    """Return the bits of 32 activations, the largest of their magnitudes, whether it is finite."""
     bits = [f.load(_INTS, f.at(row, 64 * i)) for i in range(2)]
     sizes = [f.and_(b, 0x7FFFFFFF) for b in bits]
     largest = f.reduce("smax", f.intrinsic("smax", _INTS, *sizes))
-    finite = f.icmp("ult", largest, 0x7F800000)
+    return bits, largest, f.icmp("ult", largest, 0x7F800000)
+
+
+def _store_digits(f: Function, plane: int, digits: Sequence[Value], out: Value) -> None:
+    for i, digit in enumerate(digits):
+        f.store(f.cast("trunc", digit, f"<{PANEL} x i8>"), f.at(out, 32 * plane + 16 * i))
+
+
+def _emit_digit_block(f: Function, row: Value, out: Value) -> tuple[_Planes, Value]:
+    """Turn 32 activations into three digits and a power of two."""
+    bits, largest, finite = _largest(f, row)
     # The exponent e with largest < 2^(e - 127) * 8355711 / 2^22, so that no integer exceeds three
     # digits of 127: the addition carries into the exponent where the mantissa is beyond that.
     exponent = f.umax(f.lshr(f.add(largest, 65794), 23), 23)
@@ -124,24 +153,59 @@ def _emit_digit_block(f: Function, row: Value, out: Value, zeros: tuple[int, ...
     down = f.cast("bitcast", f.shl(f.sub(exponent, 22), 23), "float")
     down = f.select(finite, down, f32(float("nan")))
     mask = f.splat(f.cast("sext", finite, "i32"), PANEL)
-    integers = [_round(f, f.and_(b, mask), up) for b in bits]
-
     planes: list[list[Value]] = [[], [], []]
-    for i, q in enumerate(integers):
+    for b in bits:
+        q = _round(f, f.and_(b, mask), up)
         u = f.ashr(f.shl(q, 24), 24)
         q = f.ashr(f.sub(q, u), 8)
         t = f.ashr(f.shl(q, 24), 24)
-        s = f.ashr(f.sub(q, t), 8)
-        for plane, digit in enumerate((s, t, u)):
-            planes[plane].append(digit)
-            f.store(f.cast("trunc", digit, f"<{PANEL} x i8>"), f.at(out, 32 * plane + 16 * i))
-    f.store(down, f.at(out, _SCALE_AT))
-    total = f.cast("sitofp", f.reduce("add", f.add(*integers)), "float")
-    f.store(f.fmul(total, down), f.at(out, _SUM_AT))
-    for plane, digit in enumerate(planes if zeros else []):
-        digit_sum = f.reduce("add", f.add(*digit))
-        for zero in zeros:
-            f.store(f.mul(digit_sum, -zero), f.at(out, _BIAS_AT[zero] + 4 * plane))
+        for plane, digit in zip(planes, (f.ashr(f.sub(q, t), 8), t, u), strict=True):
+            plane.append(digit)
+    for i, plane in enumerate(planes):
+        _store_digits(f, i, plane, out)
+    return planes, down
+
+
+def _emit_fast_block(f: Function, row: Value, out: Value) -> tuple[_Planes, Value]:
+    """Turn 32 activations into integers of at most 127 and a scale."""
+    bits, largest, finite = _largest(f, row)
+    most = f.cast("bitcast", largest, "float")
+    # Below 2^-100 the quotient could overflow, and the block is as good as zero.
+    up = f.select(f.fcmp("ogt", most, f32(2.0**-100)), f.fdiv(f32(127.0), most), f32(0.0))
+    down = f.select(finite, f.fmul(most, f32(1 / 127)), f32(float("nan")))
+    mask = f.splat(f.cast("sext", finite, "i32"), PANEL)
+    digits = [_round(f, f.and_(b, mask), up) for b in bits]
+    _store_digits(f, 0, digits, out)
+    return [digits], down
+
+
+def _store_sums(
+    f: Function, out: Value, planes: _Planes, scale: Value, zeros: bool, parts: bool
+) -> None:
+    """Store a block's scale, and the sums that zeros and minima are multiplied with."""
+    f.store(scale, f.at(out, _SCALE_AT))
+    sums = [[f.reduce("add", digit) for digit in plane] for plane in planes]
+    # Of three digits, 65536 S + 256 T + U is the sum of the integers, exactly.
+    halves = [_together(f, [plane[i] for plane in sums]) for i in range(2)]
+
+    def as_float(total: Value) -> Value:
+        return f.fmul(f.cast("sitofp", total, "float"), scale)
+
+    f.store(as_float(f.add(*halves)), f.at(out, _SUM_AT))
+    for i, half in enumerate(halves if parts else []):
+        f.store(as_float(half), f.at(out, _PART_SUMS_AT + 4 * i))
+    for p, (low, high) in enumerate(sums if zeros else []):
+        f.store(f.sub(i32(0), f.add(low, high)), f.at(out, _LESS_AT + 4 * p))
+        for i, half in enumerate((low, high) if parts else ()):
+            f.store(f.sub(i32(0), half), f.at(out, _PARTS_LESS_AT + 12 * i + 4 * p))
+
+
+def _together(f: Function, digits: Sequence[Value]) -> Value:
+    """Return the integer that digits stand for."""
+    total = digits[0]
+    for digit in digits[1:]:
+        total = f.add(f.shl(total, 8), digit)
+    return total
 
 
 def _round(f: Function, bits: Value, scale: Value) -> Value:
@@ -156,53 +220,72 @@ def _round(f: Function, bits: Value, scale: Value) -> Value:
 # Panels of quantised weights
 
 
-def _quantised(module: Module, name: str) -> str:
+def _quantised(module: Module, name: str, fast: bool) -> str:
     params = [("ptr", "digits"), ("ptr", "panel"), ("i64", "blocks")]
-    body = partial(_emit_quantised, form=FORMATS[name])
-    return module.once(f"gemv.{name}", params, body, _ROW)
+    body = partial(_emit_quantised, form=FORMATS[name], planes=1 if fast else 3)
+    return module.once(f"gemv.{'fast_' if fast else ''}{name}", params, body, _ROW)
 
 
-def _emit_quantised(f: Function, form: Format) -> None:
+def _emit_quantised(f: Function, form: Format, planes: int) -> None:
     """Return the 16 dot products of a panel with a row of digits."""
     digits, panel, blocks = f.params
-    scales = f.at(panel, f.mul(blocks, form.block_step)) if not form.interleaved else panel
-    scales = f.at(scales, scales_at(form, 1)) if form.interleaved else scales
+    heads = f.at(panel, heads_at(f, form, blocks))
     dot = _dot(f.target)
 
     def block(b: Value, carried: list[Value]) -> list[Value]:
-        (acc,) = carried
-        digit = f.at(digits, b, _DIGITS)
-        scale = f.at(scales, b, form.scale_step)
-        _prefetch(f, panel, b, form.block_bytes)
-        s, t, u = dot(f, form, f.at(panel, b, form.block_step), digit)
-        power = f.splat(f.load("float", f.at(digit, _SCALE_AT)), PANEL)
-        low = f.cast("sitofp", f.add(f.shl(t, 8), u), _ROW)
-        value = f.fma(f.cast("sitofp", s, _ROW), f.splat(f32(65536.0), PANEL), low)
-        acc = f.fma(value, f.fmul(load_scale(f, scale), power), acc)
-        if form.halves == 2:
-            total = f.splat(f.load("float", f.at(digit, _SUM_AT)), PANEL)
-            acc = f.fma(load_scale(f, scale, 1), total, acc)
-        return [acc]
+        at, head = f.at(panel, b, form.block_step), f.at(heads, b, form.head_step)
+        of_block = block_scale(f, form, head)
+        f.prefetch(f.at(head, _AHEAD), locality=2)
+        first = f.mul(b, form.chunks)
+
+        def chunk(c: Value | int, acc: list[Value]) -> list[Value]:
+            words = f.at(at, c, form.chunk_step)
+            digit = f.at(digits, f.add(first, c), _DIGITS)
+            _prefetch(f, words, form.chunk_step)
+            scales = chunk_scales(f, form, head, of_block, c)
+            power = f.splat(f.load("float", f.at(digit, _SCALE_AT)), PANEL)
+            value = acc[0]
+            products = dot(f, form, planes, words, digit)
+            for i, ((scale, minimum), sums) in enumerate(zip(scales, products, strict=True)):
+                value = f.fma(_joined(f, sums), f.fmul(scale, power), value)
+                if minimum:
+                    place = _SUM_AT if len(scales) == 1 else _PART_SUMS_AT + 4 * i
+                    total = f.splat(f.load("float", f.at(digit, place)), PANEL)
+                    value = f.fma(minimum, total, value)
+            return [value]
+
+        return f.for_(0, form.chunks, 1, carried, chunk) if form.chunks > 1 else chunk(0, carried)
 
     (acc,) = f.for_(0, blocks, 1, [f.zero(_ROW)], block)
     f.ret(acc)
 
 
-def _prefetch(f: Function, panel: Value, block: Value, block_bytes: int) -> None:
-    """Ask for as many lines as a block has, `_AHEAD` bytes on: most often in the next panels."""
-    ahead = f.at(f.at(panel, block, block_bytes * PANEL), _AHEAD)
-    for line in range(0, block_bytes * PANEL, 64):
+def _joined(f: Function, sums: Sequence[Value]) -> Value:
+    """Return the f32 that sums of products with digits stand for."""
+    first = f.cast("sitofp", sums[0], _ROW)
+    if len(sums) == 1:
+        return first
+    _, t, u = sums
+    low = f.cast("sitofp", f.add(f.shl(t, 8), u), _ROW)
+    return f.fma(first, f.splat(f32(65536.0), PANEL), low)
+
+
+def _prefetch(f: Function, at: Value, size: int) -> None:
+    """Ask for `size` bytes, `_AHEAD` bytes on: most often in the next panels."""
+    ahead = f.at(at, _AHEAD)
+    for line in range(0, size, 64):
         f.prefetch(f.at(ahead, line), locality=2)
 
 
-def _bias(f: Function, form: Format, digit: Value, plane: int, lanes: int) -> Value:
-    """Return what a plane's sums start from: the stored numbers are `zero` too large."""
-    if not form.zero:
-        return f.zero(f"<{lanes} x i32>")
-    return f.splat(f.load("i32", f.at(digit, _BIAS_AT[form.zero] + 4 * plane)), lanes)
+_Dot = Callable[[Function, Format, int, Value, Value], list[list[Value]]]
+"""
+The sums of 16 rows: of a chunk's words at a pointer, with so many digits at another.
+
+For each part of the chunk with a scale of its own, the sums for each digit.
+"""
 
 
-def _dot(target: Target) -> Callable[[Function, Format, Value, Value], list[Value]]:
+def _dot(target: Target) -> _Dot:
     """Return the fastest form of the integer products; all give the same integers."""
     if not target.triple.startswith("x86"):
         return _plain_dot
@@ -211,82 +294,109 @@ def _dot(target: Target) -> Callable[[Function, Format, Value, Value], list[Valu
     return _pair_dot if target.avx2 else _plain_dot
 
 
-def _plain_dot(f: Function, form: Format, block: Value, digit: Value) -> list[Value]:
-    """Return the sums of 16 rows with the three digits, by multiplications of 32-bit lanes."""
-    bits = 4 if form.words == 4 else 8
+def _bias(f: Function, form: Format, digit: Value, part: int, plane: int, lanes: int) -> Value:
+    """Return what a digit's sums start from: the stored numbers are `zero` too large."""
+    if not form.zero:
+        return f.zero(f"<{lanes} x i32>")
+    at = _LESS_AT if form.scales_in_chunk == 1 else _PARTS_LESS_AT + 12 * part
+    less = f.splat(f.load("i32", f.at(digit, at + 4 * plane)), lanes)
+    return f.shl(less, form.zero.bit_length() - 1)
 
-    def word(c: Value, sums: list[Value]) -> list[Value]:
-        words = f.load(_INTS, f.at(block, c, 4 * PANEL))
-        at = f.at(digit, c, 4)
-        for part in range(32 // bits):
-            number = f.and_(f.lshr(words, bits * part) if part else words, (1 << bits) - 1)
-            place = position(form, 0, part)
-            for plane in range(3):
-                byte = f.load("i8", f.at(at, 32 * plane + place), align=1)
-                x = f.splat(f.cast("sext", byte, "i32"), PANEL)
-                sums[plane] = f.add(sums[plane], f.mul(number, x))
+
+def _plain_dot(
+    f: Function, form: Format, planes: int, words: Value, digit: Value
+) -> list[list[Value]]:
+    """Multiply 32-bit lanes."""
+    count = form.scales_in_chunk
+
+    def group(g: Value, sums: list[Value]) -> list[Value]:
+        number, first, low = f.zero(_INTS), 0, 0
+        for bits in form.bits:
+            place = f.and_(g, bits - 1)
+            word = f.load(_INTS, f.at(words, f.add(place, first), 4 * PANEL))
+            # Bits from bits * (g // bits) on, which is g less its place.
+            shift = f.splat(f.cast("trunc", f.sub(g, place), "i32"), PANEL)
+            moved = f.and_(f.binary("lshr", word, shift), 0x01010101 * ((1 << bits) - 1))
+            number = f.or_(number, f.shl(moved, low) if low else moved)
+            first, low = first + bits, low + bits
+        at = f.at(digit, g, 4)
+        for byte in range(4):
+            own = f.lshr(number, 8 * byte) if byte else number
+            own = f.and_(own, 255)
+            for plane in range(planes):
+                x = f.load("i8", f.at(at, CHUNK * plane + byte), align=1)
+                x = f.splat(f.cast("sext", x, "i32"), PANEL)
+                sums[plane] = f.add(sums[plane], f.mul(own, x))
         return sums
 
-    init = [_bias(f, form, digit, plane, PANEL) for plane in range(3)]
-    return f.for_(0, form.words, 1, init, word)
+    result: list[list[Value]] = []
+    for part in range(count):
+        start = [_bias(f, form, digit, part, plane, PANEL) for plane in range(planes)]
+        first, last = part * GROUPS // count, (part + 1) * GROUPS // count
+        result.append(f.for_(first, last, 1, start, group))
+    return result
 
 
-def _byte_products(
-    f: Function, form: Format, block: Value, digit: Value, lanes: int, nibbles: bool
-) -> Iterator[tuple[int, int, Value, Value]]:
-    """
-    Give the products a block takes: plane, field, bytes of weights, as many bytes of digits.
-
-    `lanes` rows at `block` are covered. With `nibbles` the bytes of an 8-bit format come as two
-    fields of 4 bits, the high one second.
-    """
-    type_ = f"<{lanes} x i32>"
-    narrow = nibbles or form.words == 4
-    for c in range(form.words):
-        words = f.load(type_, f.at(block, c * 4 * PANEL))
-        for field in range(2 if narrow else 1):
-            number = f.lshr(words, 4 * field) if field else words
-            if narrow:
-                number = f.and_(number, 0x0F0F0F0F)
-            place = 16 * field if form.words == 4 else 0
-            for plane in range(3):
-                four = f.load("i32", f.at(digit, 32 * plane + place + 4 * c))
-                yield plane, field, number, f.splat(four, lanes)
+def _groups(
+    f: Function, form: Format, planes: int, words: Value, digit: Value, lanes: int
+) -> Iterator[tuple[int, Value, list[Value]]]:
+    """Give each group of a chunk, its bytes of `lanes` rows, and those of each digit."""
+    loaded = load_words(f, form, words, lanes)
+    for group in range(GROUPS):
+        four = [
+            f.splat(f.load("i32", f.at(digit, CHUNK * plane + 4 * group)), lanes)
+            for plane in range(planes)
+        ]
+        yield group, group_bytes(f, form, loaded, group), four
 
 
 def _halves(
-    f: Function, block: Value, dot: Callable[[Value], list[Value]], lanes: int
-) -> list[Value]:
+    f: Function, words: Value, dot: Callable[[Value], list[list[Value]]], lanes: int
+) -> list[list[Value]]:
     """Return the sums of 16 rows from a function of the `lanes` rows at a pointer."""
     if lanes == PANEL:
-        return dot(block)
-    low, high = dot(block), dot(f.at(block, 4 * lanes))
-    return [f.shuffle(a, b, range(PANEL)) for a, b in zip(low, high, strict=True)]
+        return dot(words)
+    low, high = dot(words), dot(f.at(words, 4 * lanes))
+    return [
+        [f.shuffle(a, b, range(PANEL)) for a, b in zip(*parts, strict=True)]
+        for parts in zip(low, high, strict=True)
+    ]
 
 
-def _vnni_dot(f: Function, form: Format, block: Value, digit: Value) -> list[Value]:
-    """Return the sums of 16 rows with the three digits, by dot products of four bytes."""
+def _vnni_dot(
+    f: Function, form: Format, planes: int, words: Value, digit: Value
+) -> list[list[Value]]:
+    """Multiply by dot products of four bytes."""
     lanes = 16 if f.target.has("avx512vnni") else 8
     type_, name = f"<{lanes} x i32>", f"x86.avx512.vpdpbusd.{32 * lanes}"
 
-    def rows(at: Value) -> list[Value]:
-        # Two chains for each digit: a chain of 8 dependent products would wait for their latency.
-        chains = [[_bias(f, form, digit, plane, lanes), f.zero(type_)] for plane in range(3)]
-        products = _byte_products(f, form, at, digit, lanes, nibbles=False)
-        for i, (plane, _, a, b) in enumerate(products):
-            chain = chains[plane]
-            last = i // 3 % 2
-            chain[last] = f.intrinsic(name, type_, chain[last], *_as_bytes(f, a, b))
-        return [f.add(*chain) for chain in chains]
+    def rows(at: Value) -> list[list[Value]]:
+        # A chain for each half of the chunk: one of 8 dependent products would wait for latency.
+        apart = form.scales_in_chunk == 2
+        chains = [
+            [
+                _bias(f, form, digit, half, p, lanes) if apart or not half else f.zero(type_)
+                for p in range(planes)
+            ]
+            for half in range(2)
+        ]
+        for group, number, four in _groups(f, form, planes, at, digit, lanes):
+            chain = chains[group * 2 // GROUPS]
+            for p, x in enumerate(four):
+                chain[p] = f.intrinsic(name, type_, chain[p], *_as_bytes(f, number, x))
+        return chains if apart else [[f.add(a, b) for a, b in zip(*chains, strict=True)]]
 
-    return _halves(f, block, rows, lanes)
+    return _halves(f, words, rows, lanes)
 
 
-def _pair_dot(f: Function, form: Format, block: Value, digit: Value) -> list[Value]:
+def _pair_dot(
+    f: Function, form: Format, planes: int, words: Value, digit: Value
+) -> list[list[Value]]:
     """
-    Return the sums of 16 rows with the three digits, by products of byte pairs summed in 16 bits.
+    Multiply pairs of bytes, whose sums are added in 16 bits as often as these hold.
 
-    16 products of a nibble and a digit are at most 16 * 15 * 128 = 30720 in size: no saturation.
+    A pair with numbers of b bits and digits is at most 2 (2^b - 1) 128 in size. Those of 8 bits
+    are multiplied as two of 4.
     """
     lanes = 16 if f.target.avx512 else 8
     type_, shorts = f"<{lanes} x i32>", f"<{2 * lanes} x i16>"
@@ -296,20 +406,39 @@ def _pair_dot(f: Function, form: Format, block: Value, digit: Value) -> list[Val
         else ("x86.avx2.pmadd.ub.sw", "x86.avx2.pmadd.wd")
     )
     ones = f.constant(shorts, 1)
+    narrow = 4 if form.words == 8 else form.words
+    most = 32767 // (2 * ((1 << narrow) - 1) * 128)
 
-    def rows(at: Value) -> list[Value]:
-        pairs: dict[tuple[int, int], Value] = {}
-        for plane, field, a, b in _byte_products(f, form, at, digit, lanes, nibbles=True):
-            key = plane, field if form.words == 8 else 0
-            product = f.intrinsic(bytes_product, shorts, *_as_bytes(f, a, b))
-            pairs[key] = f.add(pairs[key], product) if key in pairs else product
-        sums = [_bias(f, form, digit, plane, lanes) for plane in range(3)]
-        for (plane, field), pair in pairs.items():
-            wide = f.intrinsic(add_pairs, type_, pair, ones)
-            sums[plane] = f.add(sums[plane], f.shl(wide, 4) if field else wide)
+    def total(pairs: Sequence[Value]) -> Value:
+        sums: list[Value] = []
+        for i in range(0, len(pairs), most):
+            together = pairs[i]
+            for pair in pairs[i + 1 : i + most]:
+                together = f.add(together, pair)
+            sums.append(f.intrinsic(add_pairs, type_, together, ones))
+        return reduce(f.add, sums)
+
+    def rows(at: Value) -> list[list[Value]]:
+        count = form.scales_in_chunk
+        pairs: dict[tuple[int, int, int], list[Value]] = {}
+        for group, number, four in _groups(f, form, planes, at, digit, lanes):
+            low = f.and_(number, 0x0F0F0F0F) if form.words == 8 else number
+            parts = [low]
+            if form.words == 8:
+                parts.append(f.and_(f.lshr(number, 4), 0x0F0F0F0F))
+            for p, x in enumerate(four):
+                for field, part in enumerate(parts):
+                    product = f.intrinsic(bytes_product, shorts, *_as_bytes(f, part, x))
+                    pairs.setdefault((group * count // GROUPS, p, field), []).append(product)
+        sums = [
+            [_bias(f, form, digit, part, p, lanes) for p in range(planes)] for part in range(count)
+        ]
+        for (part, p, field), some in pairs.items():
+            wide = total(some)
+            sums[part][p] = f.add(sums[part][p], f.shl(wide, 4) if field else wide)
         return sums
 
-    return _halves(f, block, rows, lanes)
+    return _halves(f, words, rows, lanes)
 
 
 def _as_bytes(f: Function, *words: Value) -> list[Value]:
@@ -335,7 +464,7 @@ def _emit_float(f: Function, name: str) -> None:
         return f.fma(w, f.splat(x, PANEL), acc)
 
     def eight(i: Value, acc: list[Value]) -> list[Value]:
-        _prefetch(f, f.at(panel, i, step), i64(0), 8 * FORMATS[name].block_bytes)
+        _prefetch(f, f.at(panel, i, step), 8 * step)
         return [product(i, product(i, acc[j], j), j + 4) for j in range(4)]
 
     whole = f.and_(k, -8)

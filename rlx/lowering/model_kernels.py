@@ -18,7 +18,8 @@ from rlx.lowering.attention import (
 )
 from rlx.lowering.body import Body, width_of
 from rlx.lowering.contract import Group
-from rlx.lowering.formats import emit_pack, emit_unpack_row
+from rlx.lowering.formats import emit_unpack_row
+from rlx.lowering.pack import emit_pack
 from rlx.lowering.gemm import emit_gemm
 from rlx.lowering.gemv import emit_gemv
 from rlx.lowering.kernels import no_family

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
+from rlx.contract.quant import WEIGHT_FORMATS
 from rlx.errors import RlxError
 from rlx.flow.profile import CompileProfile
 from rlx.flow.source import LAYER, WeightSource
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
     from xdsl.dialects.builtin import ModuleOp
 
 ARCHITECTURE = "llama"
-WEIGHT_FORMATS = ("f32", "f16", "bf16", "q4_0", "q4_1", "q8_0")
 """The formats of matrices that there are kernels for; norms are f32."""
 
 _STEP = 16

@@ -12,17 +12,15 @@ from numpy.typing import NDArray
 from rlx.contract.quant import GGML_TYPES_BY_NAME
 from rlx.errors import RlxError
 from rlx.flow.source import WeightInfo, transposed
-from rlx.frontends.quants import dequantize
+from rlx.frontends.quants import BLOCKS, dequantize
 from rlx.lowering.manifest import Io, Manifest
 
-_BLOCKS: dict[str, tuple[int, float]] = {
-    "q4_0": (1, 8.0),
-    "q4_1": (2, 16.0),
-    "q5_0": (1, 16.0),
-    "q5_1": (2, 32.0),
-    "q8_0": (1, 128.0),
-}
-"""Format of blocks -> the f16 scales that one begins with, and the size of what they multiply."""
+_SIZES = {
+    "q4_0": (8, 0), "q4_1": (16, 1), "q5_0": (16, 0), "q5_1": (32, 1), "q8_0": (128, 0),
+    "q2_k": (16 * 4, 16), "q3_k": (32 * 4, 0), "q4_k": (64 * 16, 64), "q5_k": (64 * 32, 64),
+    "q6_k": (128 * 32, 0),
+}  # fmt: skip
+"""Format of blocks -> the size of what its scale multiplies, and of what its minimum does."""
 
 
 def _generator(seed: int, name: str) -> np.random.Generator:
@@ -54,7 +52,7 @@ class RandomWeights:
     def raw(self, key: str) -> NDArray[np.uint8]:
         shape, format_ = self.info(key)
         rng = _generator(self._seed, key)
-        if format_ in _BLOCKS:
+        if format_ in _SIZES:
             return _blocks(rng, shape, format_)
         x = rng.standard_normal(shape).astype(np.float32)
         x = 1 + x / 8 if len(shape) < 2 else x / np.float32(shape[-1] ** 0.5)
@@ -66,7 +64,7 @@ class RandomWeights:
             case "bf16":
                 stored = (x.view(np.uint32) >> 16).astype(np.uint16)
             case _:
-                known = ", ".join(["f32", "f16", "bf16", *_BLOCKS])
+                known = ", ".join(["f32", "f16", "bf16", *_SIZES])
                 raise RlxError(
                     f"weight {key!r}: expected a format that random weights come in ({known}), "
                     f"got {format_}"
@@ -87,14 +85,12 @@ class RandomWeights:
 
 
 def _blocks(rng: np.random.Generator, shape: tuple[int, ...], format_: str) -> NDArray[np.uint8]:
-    block = GGML_TYPES_BY_NAME[format_]
-    scales, size = _BLOCKS[format_]
-    count = prod(shape) // block.elements
-    data = rng.integers(0, 256, (count, block.nbytes), np.uint8)
-    values = rng.uniform(-1, 1, (count, scales)) / (size * shape[-1] ** 0.5)
-    # A second scale is added to the values, which the first multiplies.
-    values[:, 1:] *= size
-    data[:, : 2 * scales] = values.astype(np.float16).view(np.uint8)
+    count = prod(shape) // GGML_TYPES_BY_NAME[format_].elements
+    data = rng.integers(0, 256, (count, BLOCKS[format_].itemsize), np.uint8)
+    blocks = data.view(BLOCKS[format_])[:, 0]
+    for field, size in zip("dm", _SIZES[format_], strict=True):
+        if size:
+            blocks[field] = rng.uniform(-1, 1, count) / (size * shape[-1] ** 0.5)
     return data.reshape(-1)
 
 

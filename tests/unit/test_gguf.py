@@ -20,7 +20,7 @@ from models import finish, write_llama
 from rlx.contract.quant import GGML_TYPES, GGML_TYPES_BY_NAME
 from rlx.errors import RlxError
 from rlx.frontends.gguf import GgufFile, StringArray
-from rlx.frontends.quants import dequantize
+from rlx.frontends.quants import BLOCKS, dequantize
 
 U8, BOOL, STRING, ARRAY, U32 = 0, 7, 8, 9, 4
 
@@ -392,19 +392,25 @@ def test_block_sizes_are_the_packages():
     assert {number: tuple(entry) for number, entry in GGML_TYPES.items()} == theirs
 
 
+def halves_of(kind: str) -> list[int]:
+    """Return where a block has floats: its first bytes where it is of these alone."""
+    fields = BLOCKS[kind].fields if kind in BLOCKS else None
+    return [fields[name][1] for name in "dm" if name in fields] if fields else [0]
+
+
 def random_blocks(rng: np.random.Generator, kind: str, blocks: int) -> np.ndarray:
     """Stored bytes `[blocks, bytes per block]` whose floats are finite, of every magnitude."""
     raw = rng.integers(0, 256, (blocks, GGML_TYPES_BY_NAME[kind].nbytes), np.uint8)
     width, exponent = {"f32": (4, 0x7F800000), "bf16": (2, 0x7F80)}.get(kind, (2, 0x7C00))
-    floats = 2 if kind in ("q4_1", "q5_1") else 1
-    words = raw[:, : floats * width].copy().view(f"<u{width}")
-    # An exponent of all ones is an infinity or a NaN: clear its lowest bit.
-    words[words & exponent == exponent] ^= exponent & -exponent
-    raw[:, : floats * width] = words.view(np.uint8)
+    for at in halves_of(kind):
+        words = raw[:, at : at + width].copy().view(f"<u{width}")
+        # An exponent of all ones is an infinity or a NaN: clear its lowest bit.
+        words[words & exponent == exponent] ^= exponent & -exponent
+        raw[:, at : at + width] = words.view(np.uint8)
     return raw
 
 
-@pytest.mark.parametrize("kind", ["f32", "f16", "bf16", "q4_0", "q4_1", "q5_0", "q5_1", "q8_0"])
+@pytest.mark.parametrize("kind", ["f32", "f16", "bf16", *BLOCKS])
 def test_dequantize_is_the_packages_to_the_bit(kind: str):
     raw = random_blocks(np.random.default_rng(4), kind, 6 * 7)
     shape = (2, 3, 7 * GGML_TYPES_BY_NAME[kind].elements)
@@ -423,8 +429,8 @@ def test_dequantize_known_block():
 
 
 def test_dequantize_refuses_what_does_not_fit():
-    with pytest.raises(RlxError, match=r"'q4_k'"):
-        dequantize("q4_k", np.zeros(144, np.uint8), (256,))
+    with pytest.raises(RlxError, match=r"'iq4_nl'"):
+        dequantize("iq4_nl", np.zeros(144, np.uint8), (256,))
     with pytest.raises(RlxError, match=r"needs rows of whole blocks of 32 and 40 bytes, got 39"):
         dequantize("q4_1", np.zeros(39, np.uint8), (2, 32))
     with pytest.raises(RlxError, match="whole blocks"):
