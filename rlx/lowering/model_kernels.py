@@ -19,11 +19,11 @@ from rlx.lowering.attention import (
 from rlx.lowering.body import Body, width_of
 from rlx.lowering.contract import Group
 from rlx.lowering.formats import emit_unpack_row
-from rlx.lowering.pack import emit_pack
 from rlx.lowering.gemm import emit_gemm
 from rlx.lowering.gemv import emit_gemv
 from rlx.lowering.kernels import no_family
 from rlx.lowering.kv_cache import Attention
+from rlx.lowering.pack import emit_pack
 from rlx.lowering.panels import Panels
 from rlx.lowering.rope import emit_rope_table
 from rlx.lowering.rows import emit_rms_norm, load_chunk, row_map, store_chunk

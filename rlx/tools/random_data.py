@@ -53,7 +53,7 @@ class RandomWeights:
         shape, format_ = self.info(key)
         rng = _generator(self._seed, key)
         if format_ in _SIZES:
-            return _blocks(rng, shape, format_)
+            return random_blocks(rng, shape, format_)
         x = rng.standard_normal(shape).astype(np.float32)
         x = 1 + x / 8 if len(shape) < 2 else x / np.float32(shape[-1] ** 0.5)
         match format_:
@@ -84,7 +84,10 @@ class RandomWeights:
         return data, data.shape
 
 
-def _blocks(rng: np.random.Generator, shape: tuple[int, ...], format_: str) -> NDArray[np.uint8]:
+def random_blocks(
+    rng: np.random.Generator, shape: tuple[int, ...], format_: str
+) -> NDArray[np.uint8]:
+    """Return random valid blocks of a matrix [n, k], whose values are of about 1/sqrt(k)."""
     count = prod(shape) // GGML_TYPES_BY_NAME[format_].elements
     data = rng.integers(0, 256, (count, BLOCKS[format_].itemsize), np.uint8)
     blocks = data.view(BLOCKS[format_])[:, 0]

@@ -9,6 +9,8 @@ import gguf
 import numpy as np
 from gguf import GGMLQuantizationType, TokenType
 
+from rlx.tools.random_data import random_blocks
+
 CHAT_TEMPLATE = (
     "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\\n' + message['content']"
     " + '<|im_end|>\\n' }}{% endfor %}"
@@ -62,8 +64,12 @@ class _Weights:
 
     def matrix(self, name: str, rows: int, columns: int, ggml_type: str) -> None:
         kind = GGMLQuantizationType[ggml_type.upper()]
-        values = self.rng.standard_normal((rows, columns), np.float32) / np.float32(columns**0.5)
-        stored = gguf.quants.quantize(values, kind)
+        if ggml_type.endswith("_k"):
+            # The package has no quantisers for these.
+            stored = random_blocks(self.rng, (rows, columns), ggml_type).reshape(rows, -1)
+        else:
+            values = self.rng.standard_normal((rows, columns), np.float32)
+            stored = gguf.quants.quantize(values / np.float32(columns**0.5), kind)
         self.writer.add_tensor(f"{name}.weight", stored, raw_dtype=kind)
 
     def norm(self, name: str, size: int) -> None:
@@ -91,9 +97,8 @@ def write_llama(
     """
     A Llama-architecture model of random weights, with the keys and names of real files.
 
-    Types by their lower-case names: any that the `gguf` package can quantise to, among them f32,
-    f16, bf16, q4_0, q4_1, q5_0, q5_1 and q8_0. With `tied=False` there is an `output.weight`, of
-    `embed_type`.
+    Types by their lower-case names: f32, f16, bf16, q4_0, q4_1, q5_0, q5_1, q8_0, q2_k to q6_k.
+    With `tied=False` there is an `output.weight`, of `embed_type`.
     """
     writer = gguf.GGUFWriter(path, "llama")
     head_dim = d // heads

@@ -150,7 +150,11 @@ def test_rms_norm():
 @pytest.mark.parametrize("rows", [1, "n"])
 @pytest.mark.parametrize(
     ("format", "k"),
-    [("f32", 17), ("f16", 33), ("bf16", 1), ("q4_0", 64), ("q4_1", 96), ("q8_0", 32)],
+    [
+        *[("f32", 17), ("f16", 33), ("bf16", 1), ("q4_0", 64), ("q4_1", 96), ("q5_0", 32)],
+        *[("q5_1", 96), ("q8_0", 32), ("q2_k", 512), ("q3_k", 256), ("q4_k", 256)],
+        *[("q5_k", 256), ("q6_k", 512)],
+    ],
 )
 def test_linear_in_all_formats(format: str, k: int, rows: int | str, level: str):
     t = Text(3, "n = 0 to 37")
@@ -167,7 +171,7 @@ def test_linear_in_all_formats(format: str, k: int, rows: int | str, level: str)
 def test_epilogues(rows: int | str, level: str):
     """Residuals, gates, one residual for two products, a chain after a norm, a swiglu."""
     t = Text(4, "n = 1 to 9")
-    k, n = 64, 49
+    k, n = 256, 49
     x, r = t.input("x", (rows, k)), t.input("r", (rows, n))
     residual = t.unary("tanh", r)
     a, b, c = (t.linear(x, t.weight((n, k), f), rows, n) for f in ("q4_1", "f32", "q8_0"))
@@ -178,8 +182,9 @@ def test_epilogues(rows: int | str, level: str):
     d = t.linear(h, t.weight((n, k), "f16"), rows, n)
     t.output(t.binary("sub", t.unary("gelu_tanh", d), r))
     for format in fuzz.FORMATS:
-        up, gate = t.weight((96, k), format), t.weight((96, k), format)
-        down = t.weight((k, 96), format)
+        ffn = 256 if format.endswith("k") else 96
+        up, gate = t.weight((ffn, k), format), t.weight((ffn, k), format)
+        down = t.weight((k, ffn), format)
         types = ", ".join(t.types[v] for v in (x, up, gate, down))
         y = t.op(f"hir.glu silu {h} up {up} gate {gate} down {down} : {types}", t.types[x])
         t.output(t.binary("add", x, y))
@@ -266,7 +271,7 @@ def test_embedding_in_all_formats():
     t = Text(7, "n = 0 to 20")
     ids = t.input("ids", ("n",), "i32")
     for format in fuzz.FORMATS:
-        d, vocab = (33, 19) if format in ("f32", "f16", "bf16") else (64, 35)
+        d, vocab = (33, 19) if format in fuzz.PLAIN else (512 if format.endswith("k") else 64, 35)
         w = t.weight((vocab, d), format)
         t.output(t.op(f"hir.embedding {ids}, {w} : {t.types[ids]}, {t.types[w]} -> "
                       f"{tensor(('n', d))}", tensor(("n", d))))  # fmt: skip

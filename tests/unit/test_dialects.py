@@ -13,10 +13,10 @@ from xdsl.ir import Block, Region
 from xdsl.irdl.declarative_assembly_format import FormatProgram
 from xdsl.utils.exceptions import VerifyException
 
+from rlx.contract.quant import WEIGHT_FORMATS
 from rlx.dialects import graph, hir, lir, mir, signal
 from rlx.dialects.common import (
     DIMS,
-    FORMATS,
     DimDef,
     DimTable,
     DimTableAttr,
@@ -72,7 +72,7 @@ def test_spelling():
     assert spell(i32) == "i32"
 
 
-@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("name", WEIGHT_FORMATS)
 def test_formats_have_types(name):
     assert format_of(tensor([1, 256], QuantType(StringAttr(name)))) == name
     with pytest.raises(VerifyException, match="unknown weight format"):

@@ -55,7 +55,8 @@ MODELS = {
     "bf16": llama("bf16", "bf16", 96, 133, 3, 3),
     "q4_0": llama("q4_0", "q4_0", 64, 160, 4, 2),
     "q4_1": llama("q4_1", "q8_0", 128, 96, 4, 2),
-    "q8_0": llama("q8_0", "q4_1", 96, 96, 3, 1, tied=False),
+    "q8_0": llama("q8_0", "q5_1", 96, 96, 3, 1, tied=False),
+    "q4_k": llama("q4_k", "q6_k", 256, 256, 4, 2),
 }
 CONTEXT = 700
 needs_two_cores = pytest.mark.skipif(usable_cores() < 2, reason="one usable core")

@@ -361,7 +361,11 @@ def test_missing_tensors(model: GgufFile, key: str):
     ("key", "fields", "message"),
     [
         ("blk.1.ffn_up.weight", {"ggml_type": "iq4_nl"}, "format iq4_nl is not supported: expecte"),
-        ("blk.0.attn_q.weight", {"ggml_type": "q4_k"}, "expected f32, f16, bf16, q4_0, q4_1, q8_0"),
+        (
+            "blk.0.attn_q.weight",
+            {"ggml_type": "mxfp4"},
+            "expected f32, f16, bf16, q4_0, q4_1, q5_0",
+        ),
         ("output_norm.weight", {"ggml_type": "f16"}, "format f16 is not supported: expected f32$"),
         ("blk.1.attn_k.weight", {"shape": (64, 64)}, r"expected the shape \(32, 64\), got \(64, 6"),
         ("token_embd.weight", {"shape": ()}, r"expected the shape \(0, 64\), got \(\)"),

@@ -9,11 +9,12 @@ tests checks single modules.
 
 from fuzz.checking import assert_close, check, expected, parsed, run_steps
 from fuzz.programs import Case, Inputs, Step, random_case, random_program
-from fuzz.weights import BLOCKED, FORMATS, Weights
+from fuzz.weights import BLOCKED, FORMATS, PLAIN, Weights
 
 __all__ = [
     "BLOCKED",
     "FORMATS",
+    "PLAIN",
     "Case",
     "Inputs",
     "Step",

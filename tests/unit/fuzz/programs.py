@@ -14,7 +14,7 @@ from fuzz import flow
 from fuzz.makers import MAKERS
 from fuzz.named import CAPACITY, NAMED, TABLE, VOCABULARY
 from fuzz.values import EXACT, MAX_SEQ, SINGLE, Body, Layer, Type, Value
-from fuzz.weights import FORMATS, PLAIN, Weights
+from fuzz.weights import PLAIN, Weights, formats_of
 
 Inputs = dict[str, np.ndarray]
 Step = tuple[dict[str, int], Inputs]
@@ -62,7 +62,7 @@ class Generator:
         self.named_only = bool(makers)
         self.rows: int | str = self.choose((1, 1, 2, 7, "seq", "seq"))
         self.attends = self.rng.random() < (0.5 if makers else 0.3)
-        self.widths = [int(w) for w in self.rng.choice((1, 8, 16, 17, 32, 48, 96), 2, False)]
+        self.widths = [int(w) for w in self.rng.choice((1, 8, 16, 17, 32, 48, 96, 256), 2, False)]
         self._names = 0
 
     # What makers ask for
@@ -75,7 +75,7 @@ class Generator:
         return options[self.rng.integers(len(options))]
 
     def format(self, k: int) -> str:
-        return self.choose(FORMATS if k % 32 == 0 else PLAIN)
+        return self.choose(formats_of(k))
 
     def dim(self) -> int | str:
         """Return a dimension for a new axis."""

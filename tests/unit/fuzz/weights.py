@@ -7,12 +7,19 @@ from collections.abc import Mapping
 import gguf
 import numpy as np
 
+from rlx.contract.quant import GGML_TYPES_BY_NAME, WEIGHT_FORMATS
 from rlx.flow.source import WeightInfo
 from rlx.reference import Quantized
+from rlx.tools.random_data import random_blocks
 
-FORMATS = ("f32", "f16", "bf16", "q4_0", "q4_1", "q8_0")
+FORMATS = WEIGHT_FORMATS
 PLAIN = ("f32", "f16", "bf16")
-BLOCKED = ("q4_0", "q4_1", "q8_0")
+BLOCKED = tuple(name for name in FORMATS if name not in PLAIN)
+
+
+def formats_of(k: int) -> list[str]:
+    """Return the formats in which rows may have k elements."""
+    return [name for name in FORMATS if k % GGML_TYPES_BY_NAME[name].elements == 0]
 
 
 class Weights:
@@ -24,6 +31,9 @@ class Weights:
 
     def add(self, key: str, shape: tuple[int, ...], format: str = "f32") -> None:
         """Add a weight of about N(0, 1/sqrt(k)), or near 1 for a vector."""
+        if format in BLOCKED:
+            self._stored[key] = Quantized(format, random_blocks(self._rng, shape, format), shape)
+            return
         x = self._rng.standard_normal(shape).astype(np.float32)
         x = 1 + x / 8 if len(shape) == 1 else x / np.float32(shape[-1] ** 0.5)
         if format == "bf16":
