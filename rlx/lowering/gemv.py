@@ -1,18 +1,14 @@
 """
 One row of f32 activations times packed weights, at the speed of bytes.
 
-A block of 32 activations is written as integers times a power of two, an integer as balanced digits
-of 8 bits. The digits are multiplied with the quantised weights in integers, exactly, while these
-are in registers, whatever the instruction set; a block's sums are then put together in f32.
-
-Exact products have three digits, 24-bit integers q = 65536 s + 256 t + u, and f32 accuracy:
+The row is written as digits (`digits.py`). These are multiplied with the quantised weights in
+integers, exactly, while the weights are in registers, whatever the instruction set; a block's sums
+are then put together in f32:
 
     d (65536 S + (256 T + U))      S, T, U: the sums of weight times digit; d: the power of two
 
-256 T + U is exact in i32. Fast products have the first digit alone, the integer nearest to the
-activation times 127 over the block's largest. The sum of activations that goes with a minimum is
-that of the integers. A block with an infinity or a NaN gives NaN. Activations below 2^-104 lose
-bits to underflow.
+256 T + U is exact in i32. A block with an infinity or a NaN gives NaN. Activations below 2^-104
+lose bits to underflow. Fast products have S alone.
 
 Float weights are multiplied with the activations in f32.
 """
@@ -21,9 +17,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial, reduce
-from typing import TypeAlias
 
 from rlx.lowering.contract import Group, check, shares
+from rlx.lowering.digits import DIGITS, bias, digits_function, load_scale, load_sum
 from rlx.lowering.emitter import Function, Module
 from rlx.lowering.formats import (
     CHUNK,
@@ -39,7 +35,7 @@ from rlx.lowering.formats import (
     panel_bytes,
 )
 from rlx.lowering.target import PANEL, Target
-from rlx.lowering.values import Value, f32, i32, i64
+from rlx.lowering.values import Value, f32, i64
 
 Store = Callable[[Function, int, Value, list[Value]], None]
 """An epilogue: called with the group, the panel (i64) and an <16 x float> for each weight."""
@@ -48,14 +44,6 @@ _ROW = f"<{PANEL} x float>"
 _INTS = f"<{PANEL} x i32>"
 
 _AHEAD = 8192  # bytes: with a prefetch so far ahead the panels stream as fast as plain loads
-
-# A block of digits: [s, t, u][32] i8, then these
-_DIGITS = 160
-_SCALE_AT = 96  # f32: the power of two
-_SUM_AT = 100  # f32: the sum of the block's activations
-_PART_SUMS_AT = 104  # [2] f32: that of its halves
-_LESS_AT = 112  # [3] i32: minus the sums of s, t, u
-_PARTS_LESS_AT = 124  # [2][3] i32: those of the halves
 
 
 def emit_gemv(
@@ -81,8 +69,8 @@ def emit_gemv(
     digits = row
     forms = [FORMATS[name] for group in groups for name in group.formats]
     if any(form.quantised for form in forms):
-        digits = f.scratch("digits", k // CHUNK * _DIGITS)
-        f.call(_digits(module, forms, fast), "void", row, digits, i64(k // CHUNK))
+        digits = f.scratch("digits", k // CHUNK * DIGITS)
+        f.call(digits_function(module, forms, fast), "void", row, digits, i64(k // CHUNK))
     costs = [sum(panel_bytes(name, k) for name in group.formats) // 64 for group in groups]
     split = shares(f, [group.panels for group in groups], costs, tid, nth)
 
@@ -99,122 +87,6 @@ def emit_gemv(
 
     for g, (first, last) in enumerate(split):
         f.for_(first, last, 1, [], partial(panel, g))
-
-
-# Digits
-
-
-def _digits(module: Module, forms: Sequence[Format], fast: bool) -> str:
-    """Return a function that writes a row as digits, with the sums that its weights need."""
-    zeros = any(form.zero for form in forms)
-    parts = any(form.scales_in_chunk > 1 for form in forms if form.quantised)
-    emit = _emit_fast_block if fast else _emit_digit_block
-
-    def body(f: Function) -> None:
-        row, digits, blocks = f.params
-
-        def block(b: Value, _: list[Value]) -> list[Value]:
-            out = f.at(digits, b, _DIGITS)
-            planes, scale = emit(f, f.at(row, b, 4 * CHUNK), out)
-            _store_sums(f, out, planes, scale, zeros, parts)
-            return []
-
-        f.for_(0, blocks, 1, [], block)
-        f.ret()
-
-    name = f"gemv.{'fast_' if fast else ''}digits{'_zeros' * zeros}{'_parts' * parts}"
-    return module.once(name, [("ptr", "row"), ("ptr", "digits"), ("i64", "blocks")], body)
-
-
-_Planes: TypeAlias = Sequence[Sequence[Value]]
-"""For each digit, s first, those of a block's two halves, in i32 lanes."""
-
-
-def _largest(f: Function, row: Value) -> tuple[list[Value], Value, Value]:
-    """Return the bits of 32 activations, the largest of their magnitudes, whether it is finite."""
-    bits = [f.load(_INTS, f.at(row, 64 * i)) for i in range(2)]
-    sizes = [f.and_(b, 0x7FFFFFFF) for b in bits]
-    largest = f.reduce("smax", f.intrinsic("smax", _INTS, *sizes))
-    return bits, largest, f.icmp("ult", largest, 0x7F800000)
-
-
-def _store_digits(f: Function, plane: int, digits: Sequence[Value], out: Value) -> None:
-    for i, digit in enumerate(digits):
-        f.store(f.cast("trunc", digit, f"<{PANEL} x i8>"), f.at(out, 32 * plane + 16 * i))
-
-
-def _emit_digit_block(f: Function, row: Value, out: Value) -> tuple[_Planes, Value]:
-    """Turn 32 activations into three digits and a power of two."""
-    bits, largest, finite = _largest(f, row)
-    # The exponent e with largest < 2^(e - 127) * 8355711 / 2^22, so that no integer exceeds three
-    # digits of 127: the addition carries into the exponent where the mantissa is beyond that.
-    exponent = f.umax(f.lshr(f.add(largest, 65794), 23), 23)
-    up = f.cast("bitcast", f.shl(f.sub(i32(276), exponent), 23), "float")
-    down = f.cast("bitcast", f.shl(f.sub(exponent, 22), 23), "float")
-    down = f.select(finite, down, f32(float("nan")))
-    mask = f.splat(f.cast("sext", finite, "i32"), PANEL)
-    planes: list[list[Value]] = [[], [], []]
-    for b in bits:
-        q = _round(f, f.and_(b, mask), up)
-        u = f.ashr(f.shl(q, 24), 24)
-        q = f.ashr(f.sub(q, u), 8)
-        t = f.ashr(f.shl(q, 24), 24)
-        for plane, digit in zip(planes, (f.ashr(f.sub(q, t), 8), t, u), strict=True):
-            plane.append(digit)
-    for i, plane in enumerate(planes):
-        _store_digits(f, i, plane, out)
-    return planes, down
-
-
-def _emit_fast_block(f: Function, row: Value, out: Value) -> tuple[_Planes, Value]:
-    """Turn 32 activations into integers of at most 127 and a scale."""
-    bits, largest, finite = _largest(f, row)
-    most = f.cast("bitcast", largest, "float")
-    # Below 2^-100 the quotient could overflow, and the block is as good as zero.
-    up = f.select(f.fcmp("ogt", most, f32(2.0**-100)), f.fdiv(f32(127.0), most), f32(0.0))
-    down = f.select(finite, f.fmul(most, f32(1 / 127)), f32(float("nan")))
-    mask = f.splat(f.cast("sext", finite, "i32"), PANEL)
-    digits = [_round(f, f.and_(b, mask), up) for b in bits]
-    _store_digits(f, 0, digits, out)
-    return [digits], down
-
-
-def _store_sums(
-    f: Function, out: Value, planes: _Planes, scale: Value, zeros: bool, parts: bool
-) -> None:
-    """Store a block's scale, and the sums that zeros and minima are multiplied with."""
-    f.store(scale, f.at(out, _SCALE_AT))
-    sums = [[f.reduce("add", digit) for digit in plane] for plane in planes]
-    # Of three digits, 65536 S + 256 T + U is the sum of the integers, exactly.
-    halves = [_together(f, [plane[i] for plane in sums]) for i in range(2)]
-
-    def as_float(total: Value) -> Value:
-        return f.fmul(f.cast("sitofp", total, "float"), scale)
-
-    f.store(as_float(f.add(*halves)), f.at(out, _SUM_AT))
-    for i, half in enumerate(halves if parts else []):
-        f.store(as_float(half), f.at(out, _PART_SUMS_AT + 4 * i))
-    for p, (low, high) in enumerate(sums if zeros else []):
-        f.store(f.sub(i32(0), f.add(low, high)), f.at(out, _LESS_AT + 4 * p))
-        for i, half in enumerate((low, high) if parts else ()):
-            f.store(f.sub(i32(0), half), f.at(out, _PARTS_LESS_AT + 12 * i + 4 * p))
-
-
-def _together(f: Function, digits: Sequence[Value]) -> Value:
-    """Return the integer that digits stand for."""
-    total = digits[0]
-    for digit in digits[1:]:
-        total = f.add(f.shl(total, 8), digit)
-    return total
-
-
-def _round(f: Function, bits: Value, scale: Value) -> Value:
-    """Return f32 lanes, given as bits, times a scale, rounded to integers: below 2^23 in size."""
-    x = f.fmul(f.cast("bitcast", bits, _ROW), f.splat(scale, PANEL))
-    # Adding and subtracting 2^23 with x's sign rounds to nearest on every CPU.
-    sign = f.and_(f.cast("bitcast", x, _INTS), -0x80000000)
-    shift = f.cast("bitcast", f.or_(sign, 0x4B000000), _ROW)
-    return f.cast("fptosi", f.fsub(f.fadd(x, shift), shift), _INTS)
 
 
 # Panels of quantised weights
@@ -240,18 +112,17 @@ def _emit_quantised(f: Function, form: Format, planes: int) -> None:
 
         def chunk(c: Value | int, acc: list[Value]) -> list[Value]:
             words = f.at(at, c, form.chunk_step)
-            digit = f.at(digits, f.add(first, c), _DIGITS)
+            digit = f.at(digits, f.add(first, c), DIGITS)
             _prefetch(f, words, form.chunk_step)
             scales = chunk_scales(f, form, head, of_block, c)
-            power = f.splat(f.load("float", f.at(digit, _SCALE_AT)), PANEL)
+            power = f.splat(load_scale(f, digit), PANEL)
             value = acc[0]
             products = dot(f, form, planes, words, digit)
             for i, ((scale, minimum), sums) in enumerate(zip(scales, products, strict=True)):
                 value = f.fma(_joined(f, sums), f.fmul(scale, power), value)
                 if minimum:
-                    place = _SUM_AT if len(scales) == 1 else _PART_SUMS_AT + 4 * i
-                    total = f.splat(f.load("float", f.at(digit, place)), PANEL)
-                    value = f.fma(minimum, total, value)
+                    total = load_sum(f, digit, i if len(scales) > 1 else None)
+                    value = f.fma(minimum, f.splat(total, PANEL), value)
             return [value]
 
         return f.for_(0, form.chunks, 1, carried, chunk) if form.chunks > 1 else chunk(0, carried)
@@ -294,15 +165,6 @@ def _dot(target: Target) -> _Dot:
     return _pair_dot if target.avx2 else _plain_dot
 
 
-def _bias(f: Function, form: Format, digit: Value, part: int, plane: int, lanes: int) -> Value:
-    """Return what a digit's sums start from: the stored numbers are `zero` too large."""
-    if not form.zero:
-        return f.zero(f"<{lanes} x i32>")
-    at = _LESS_AT if form.scales_in_chunk == 1 else _PARTS_LESS_AT + 12 * part
-    less = f.splat(f.load("i32", f.at(digit, at + 4 * plane)), lanes)
-    return f.shl(less, form.zero.bit_length() - 1)
-
-
 def _plain_dot(
     f: Function, form: Format, planes: int, words: Value, digit: Value
 ) -> list[list[Value]]:
@@ -331,7 +193,7 @@ def _plain_dot(
 
     result: list[list[Value]] = []
     for part in range(count):
-        start = [_bias(f, form, digit, part, plane, PANEL) for plane in range(planes)]
+        start = [bias(f, form, digit, part, plane, PANEL) for plane in range(planes)]
         first, last = part * GROUPS // count, (part + 1) * GROUPS // count
         result.append(f.for_(first, last, 1, start, group))
     return result
@@ -375,7 +237,7 @@ def _vnni_dot(
         apart = form.scales_in_chunk == 2
         chains = [
             [
-                _bias(f, form, digit, half, p, lanes) if apart or not half else f.zero(type_)
+                bias(f, form, digit, half, p, lanes) if apart or not half else f.zero(type_)
                 for p in range(planes)
             ]
             for half in range(2)
@@ -431,7 +293,7 @@ def _pair_dot(
                     product = f.intrinsic(bytes_product, shorts, *_as_bytes(f, part, x))
                     pairs.setdefault((group * count // GROUPS, p, field), []).append(product)
         sums = [
-            [_bias(f, form, digit, part, p, lanes) for p in range(planes)] for part in range(count)
+            [bias(f, form, digit, part, p, lanes) for p in range(planes)] for part in range(count)
         ]
         for (part, p, field), some in pairs.items():
             wide = total(some)
