@@ -19,9 +19,9 @@ ALLOWED = {
     "lowering": "contract dialects ops",
     "passes": "contract dialects lowering ops reference runtime",
     "runtime": "lowering",
-    "flow": "dialects",
+    "flow": "contract dialects",
     "frontends": "contract flow",
-    "models": "flow frontends",
+    "models": "contract flow frontends",
     "reference": "dialects frontends ops",
     "jit": "compiler contract dialects lowering numpy ops passes runtime",
 }
