@@ -29,11 +29,11 @@ _LESS_AT = 112  # [3] i32: minus the sums of s, t, u
 _PARTS_LESS_AT = 124  # [2][3] i32: those of the halves
 
 
-def digits_function(module: Module, forms: Sequence[Format], fast: bool) -> str:
+def digits_function(module: Module, forms: Sequence[Format]) -> str:
     """Return a function that writes a row as digits, with the sums that its weights need."""
     zeros = any(form.zero for form in forms)
     parts = any(form.scales_in_chunk > 1 for form in forms if form.quantised)
-    emit = _emit_fast_block if fast else _emit_digit_block
+    emit = _emit_fast_block if module.fast else _emit_digit_block
 
     def body(f: Function) -> None:
         row, digits, blocks = f.params
@@ -47,7 +47,7 @@ def digits_function(module: Module, forms: Sequence[Format], fast: bool) -> str:
         f.for_(0, blocks, 1, [], block)
         f.ret()
 
-    name = f"gemv.{'fast_' if fast else ''}digits{'_zeros' * zeros}{'_parts' * parts}"
+    name = f"gemv.digits{'_zeros' * zeros}{'_parts' * parts}"
     return module.once(name, [("ptr", "row"), ("ptr", "digits"), ("i64", "blocks")], body)
 
 

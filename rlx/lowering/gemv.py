@@ -8,7 +8,8 @@ are then put together in f32:
     d (65536 S + (256 T + U))      S, T, U: the sums of weight times digit; d: the power of two
 
 256 T + U is exact in i32. A block with an infinity or a NaN gives NaN. Activations below 2^-104
-lose bits to underflow. Fast products have S alone.
+lose bits to underflow. Modules that are
+`fast` have S alone.
 
 Float weights are multiplied with the activations in f32.
 """
@@ -55,14 +56,13 @@ def emit_gemv(
     tid: Value,
     nth: Value,
     store: Store,
-    fast: bool = False,
 ) -> None:
     """
     Emit one row of k f32 at `row` times this thread's share of the groups' panels.
 
     `weights` are pointers to packed weights, for each group. `store(f, group, panel, values)`
     emits what is done with a panel's outputs. The digits are made by every thread for itself, in
-    5 k bytes of its stack, once for all products in a function; one digit where `fast`.
+    5 k bytes of its stack, once for all products in a function.
     """
     check(k, groups, weights)
     module = f.module
@@ -70,7 +70,7 @@ def emit_gemv(
     forms = [FORMATS[name] for group in groups for name in group.formats]
     if any(form.quantised for form in forms):
         digits = f.scratch("digits", k // CHUNK * DIGITS)
-        f.call(digits_function(module, forms, fast), "void", row, digits, i64(k // CHUNK))
+        f.call(digits_function(module, forms), "void", row, digits, i64(k // CHUNK))
     costs = [sum(panel_bytes(name, k) for name in group.formats) // 64 for group in groups]
     split = shares(f, [group.panels for group in groups], costs, tid, nth)
 
@@ -79,7 +79,7 @@ def emit_gemv(
         for name, weight in zip(groups[g].formats, weights[g], strict=True):
             pointer = f.at(weight, p, panel_bytes(name, k))
             quantised = FORMATS[name].quantised
-            kernel = _quantised(module, name, fast) if quantised else _float(module, name)
+            kernel = _quantised(module, name) if quantised else _float(module, name)
             blocks = i64(k // FORMATS[name].block)
             values.append(f.call(kernel, _ROW, digits if quantised else row, pointer, blocks))
         store(f, g, p, values)
@@ -92,10 +92,10 @@ def emit_gemv(
 # Panels of quantised weights
 
 
-def _quantised(module: Module, name: str, fast: bool) -> str:
+def _quantised(module: Module, name: str) -> str:
     params = [("ptr", "digits"), ("ptr", "panel"), ("i64", "blocks")]
-    body = partial(_emit_quantised, form=FORMATS[name], planes=1 if fast else 3)
-    return module.once(f"gemv.{'fast_' if fast else ''}{name}", params, body, _ROW)
+    body = partial(_emit_quantised, form=FORMATS[name], planes=1 if module.fast else 3)
+    return module.once(f"gemv.{name}", params, body, _ROW)
 
 
 def _emit_quantised(f: Function, form: Format, planes: int) -> None:
