@@ -97,10 +97,13 @@ class Kernel:
 
 
 def module_of(
-    level: str, params: Sequence[tuple[str, str]], body: Callable[[Function], None]
+    level: str,
+    params: Sequence[tuple[str, str]],
+    body: Callable[[Function], None],
+    fast: bool = False,
 ) -> Module:
     """Return a module with one exported function `kernel`, whose body gets the Function."""
-    module = Module(Target.named(level))
+    module = Module(Target.named(level), fast)
     f = module.function("kernel", params, exported=True)
     body(f)
     f.ret()

@@ -195,7 +195,7 @@ def flat(buffers: list[list[Buffer]]) -> list[Buffer]:
 class Gemv:
     """A GEMV kernel whose outputs are one row of f32 for each weight of each group."""
 
-    def __init__(self, level: str, k: int, groups: list[Group]):
+    def __init__(self, level: str, k: int, groups: list[Group], fast: bool = False):
         self.k, self.groups = k, groups
         count = sum(len(g.formats) for g in groups)
 
@@ -211,7 +211,7 @@ class Gemv:
 
         params = [("i64", "tid"), ("i64", "nth"), ("ptr", "row")]
         params += [("ptr", f"p{i}") for i in range(2 * count)]
-        self.module = module_of(level, params, body)
+        self.module = module_of(level, params, body, fast)
         if level in LEVELS:
             self.kernel = Kernel(self.module.text, "kernel", self.module.target)
 
@@ -268,6 +268,34 @@ def test_gemv_is_more_exact_than_a_sequential_f32_sum(name: str, k: int, level: 
     exact = values[0][0] @ row.astype(np.float64)
     ours = nmse(Gemv(level, k, groups)(row, weights, 2)[0][0], exact)
     assert ours < nmse(sequential(row, values[0][0]), exact)
+
+
+def rounded_to_8_bits(row: np.ndarray) -> np.ndarray:
+    """Return activations as a fast product takes them: integers of 127 over a block's largest."""
+    blocks = row.reshape(-1, 32)
+    largest = abs(blocks).max(1, keepdims=True)
+    up = np.divide(np.float32(127), largest, where=largest > 0, out=np.zeros_like(largest))
+    return (np.rint(blocks * up) * (largest.astype(np.float64) / 127)).reshape(-1)
+
+
+@pytest.mark.parametrize("name", QUANTISED)
+def test_fast_gemv_rounds_activations_and_nothing_else(name: str):
+    rng = np.random.default_rng(11)
+    n, k = 33, 3 * FORMATS[name].block
+    groups = [Group((name,), n)]
+    weights, values = weights_of(rng, groups, k)
+    row = (rng.standard_normal(k) * 10.0 ** rng.uniform(-3, 2, k)).astype(np.float32)
+    row[:32], row[32] = 0, -0.0
+    expected = values[0][0] @ rounded_to_8_bits(row)
+    scale = abs(values[0][0]) @ abs(row).astype(np.float64)
+    for level in LEVELS:
+        gemv = Gemv(level, k, groups, fast=True)
+        one, two = gemv(row, weights, 1)[0][0], gemv(row, weights, 2)[0][0]
+        np.testing.assert_array_equal(one, two)
+        assert (abs(one - expected) <= 2.0**-20 * scale).all()
+    for bad in (np.inf, np.nan):
+        row[7] = bad
+        assert np.isnan(gemv(row, weights, 1)[0][0]).all()
 
 
 @pytest.mark.parametrize("level", LEVELS)
