@@ -39,7 +39,9 @@ from rlx.functions import Built, CompiledFunction, build
 from rlx.lowering.target import Target
 from rlx.ops.record import Case, Record, Surroundings, nmse
 from rlx.ops.samples import DTYPES, Draw
+from rlx.passes.diagnostics import IrError
 from rlx.passes.source import context, parse
+from rlx.passes.verify_dims import check_dims
 from rlx.reference import Reference
 
 ELEMENTS: dict[str, Attribute] = {"f32": f32, "f64": f64, "f16": f16, "i1": i1}
@@ -262,8 +264,8 @@ def of_any_size(d: Drawn, names: int) -> Drawn | None:
     case = replace(d.case, around=Surroundings(dims=dims, sizes=sizes, types=types))
     again = replace(d, case=case)
     try:
-        parse(context(), str(Batch([again]).module).encode(), "case")
-    except VerifyException:
+        check_dims(parse(context(), str(Batch([again]).module).encode(), "case"))
+    except (VerifyException, IrError):
         return None
     return again
 

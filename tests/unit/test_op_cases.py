@@ -82,6 +82,11 @@ def test_a_join_along_a_name_is_no_case():
     assert any(case is not None for case in cases)
 
 
+def test_a_name_that_has_to_be_a_number_is_no_case():
+    reshape = next(r for r in all_records() if r.name == "mir.reshape")
+    assert of_any_size(drawn(reshape, "f64", 201), 1) is None
+
+
 def test_arrays_behind_a_fence_are_the_same():
     x = np.random.default_rng(0).standard_normal((3, 5))
     fenced = Fenced(x)
