@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import IO
+from typing import IO, Any, cast
 
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
@@ -61,8 +62,17 @@ class JsonTarget(Target):
         from rlx.lowering.extract import manifest_of
 
         _check_planned(module, self.name)
-        facts = json.loads(manifest_of(module).to_json())
-        output.write(json.dumps(facts, indent=2) + "\n")
+        output.write(json.dumps(_named(manifest_of(module)), indent=2) + "\n")
+
+
+def _named(value: Any) -> Any:
+    """Return named tuples as objects, which JSON would write as lists, inside of others too."""
+    if isinstance(value, tuple):
+        values = cast("tuple[Any, ...]", value)
+        fields: Sequence[str] = getattr(values, "_fields", ())
+        found = [_named(v) for v in values]
+        return dict(zip(fields, found, strict=True)) if fields else found
+    return value
 
 
 @dataclass(frozen=True)

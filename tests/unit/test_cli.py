@@ -285,7 +285,7 @@ def test_an_unsupported_architecture(fail: Callable[..., str], tmp_path: Path):
     assert "the architecture 'mamba' (general.architecture) is not supported" in message
 
 
-@pytest.mark.parametrize("types", [{"weight_type": "q5_0"}, {"embed_type": "q5_1"}])
+@pytest.mark.parametrize("types", [{"weight_type": "mxfp4"}, {"embed_type": "mxfp4"}])
 def test_an_unsupported_quantisation(fail: Callable[..., str], tmp_path: Path, types: Any):
     path = small_llama(tmp_path / "m.gguf", **types)
     (name,) = types.values()
