@@ -16,7 +16,7 @@ from jit_programs import Instruction, Program, inputs, write
 import rlx
 
 SHARDS = 8 if os.environ.get("RLX_FUZZ") == "full" else 2
-FULL, SAMPLE = 625, 7
+FULL, SAMPLE = 313, 7
 SIZES = [(3, 5), (2, 2), (4, 1), (1, 6), (5, 17), (33, 3), (2, 64), (0, 3), (3, 0)]
 number = st.integers(0, 11)
 instructions = st.lists(
