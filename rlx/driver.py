@@ -170,10 +170,12 @@ def load(
     """
     Load a language model from a GGUF file and compile it for this machine.
 
-    `precision`: activations and products have f32's accuracy, weights are as they are in the file;
-    with `fast` functions such as silu lose a few bits (`vmath_fast`), and `auto` is `exact` where
-    no profile says otherwise. `threads` is clamped to the CPUs that this process
-    may use. `max_context` bounds prompt and answer together (default: the model's, up to 2048).
+    `precision`: `exact` has f32's accuracy in activations and products; `fast` rounds activations
+    to 8 bits before the products of decode with quantised weights (`lowering/digits.py`), and
+    functions such as silu lose a few bits (`vmath_fast`). Weights are as they are in the file.
+    `auto` is `exact` where no profile says otherwise. `threads` is clamped to the CPUs that this
+    process may use. `max_context` bounds prompt and answer together (default: the model's, up to
+    2048).
     `verify` checks the memory plans first, by an analysis of its own. `profile`, or the path of a
     `*.rlx.toml` file, says which passes run, and how values are stored between operations.
     Raises RlxError for a file or an option that rlx can't serve.

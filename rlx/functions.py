@@ -62,7 +62,8 @@ def compile(
     the weights by key: arrays, or a source. `threads` is clamped to the CPUs that this process may
     use. `profile`, or the path of a `*.rlx.toml` file, says which passes run from HIR or MIR on,
     which for a planned module are none. `precision` is `exact`, or `fast` for functions of f32 that
-    lose a few bits (`vmath_fast`); None for what the module asks for.
+    lose a few bits (`vmath_fast`) and activations of 8 bits in products of one row with quantised
+    weights; None for what the module asks for.
 
     Raises RlxError for IR that isn't valid, for a weight that is missing or not as declared,
     and for what no kernel computes.
