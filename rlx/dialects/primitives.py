@@ -128,19 +128,28 @@ class ConstantOp(IRDLOperation):
 
     def print(self, printer: Printer) -> None:
         printer.print_string(" ")
-        if self._is_finite():
+        if self._has_text():
             printer.print_attribute(self.value)
         else:
-            # xDSL prints infinities and NaN as bits, and reads these as numbers.
+            # xDSL prints infinities and NaN as bits, and reads these as numbers; zeros of both
+            # signs as one.
             printer.print_string(f'dense<"0x{bytes(self.value.data.data).hex().upper()}"> : ')
             printer.print_attribute(self.value.type)
         if self.attributes:
             printer.print_string(" ")
             printer.print_attr_dict(self.attributes)
 
-    def _is_finite(self) -> bool:
+    def _has_text(self) -> bool:
         values = self.value.get_values()
-        return all(isfinite(v) for v in values if isinstance(v, float))
+        if any(not isfinite(v) for v in values if isinstance(v, float)):
+            return False
+        return self.is_splat or not values or not self.value.is_splat()
+
+    @property
+    def is_splat(self) -> bool:
+        """Whether it is one number throughout: unlike xDSL's, which takes -0.0 for 0.0."""
+        data, size = self.value.data.data, self.value.get_element_type().compile_time_size
+        return bool(data) and data == data[:size] * (len(data) // size)
 
     def verify_(self) -> None:
         infer.check_element(self.name, self.result.type, infer.ELEMENTS)

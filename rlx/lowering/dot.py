@@ -79,13 +79,14 @@ def refusal(
         if not isinstance(op, PULLED):
             return f"{op.name} can't make an operand of mir.dot in a launch"
     inside = {result for op in ops for result in op.results}
-    own = {result for op in before for result in op.results if not isinstance(op, ConstantOp)}
-    after = [op for op in ops if op not in before or isinstance(op, ConstantOp)]
-    for op in after:
+    own = {result for op in before for result in op.results if not _is_number(op)}
+    for op in ops:
+        if op in before:
+            continue
         inner = {source(v) for v in op.operands} & inside
         if op is not dot and inner & own:
             return "what makes an operand of mir.dot is not at hand after it"
-        why = None if op in before else _refused(op, dot, inner)
+        why = _refused(op, dot, inner)
         if why is not None:
             return why
     shaped = all(dims_of(v.type) == dims_of(dot.result.type) for v in yielded)
@@ -107,13 +108,17 @@ def prologue(
     return found[::-1]
 
 
+def _is_number(op: Operation) -> bool:
+    return isinstance(op, ConstantOp) and op.is_splat
+
+
 def _refused(op: Operation, dot: DotOp, inner: AbstractSet[SSAValue]) -> str | None:
     """Return why an operation can't follow a product; `inner` are its operands of the launch."""
     match op:
         case DotOp():
             return None
         case ConstantOp():
-            if not op.value.is_splat():
+            if not _is_number(op):
                 return f"expected constants of one number, got {spell(op.result.type)}"
         case BroadcastOp():
             if any(not isinstance(v.owner, ConstantOp) for v in inner):

@@ -139,7 +139,7 @@ def block(
     heights = {v: shapes.heights(t, v, a.swapped) for v in shapes.widths}
     beside = b.matrix if isinstance(b, Stored) and not b.swapped and not t.bytes else None
     packs = NO
-    if beside and t.vectors in heights:
+    if beside and heights.get(t.vectors):
         packs = f.and_(one, f.icmp("uge", rows, heights[t.vectors][0]))
 
     def columns_chunk(k0: Value, length: Value, carried: list[Value]) -> list[Value]:

@@ -264,11 +264,8 @@ def reachable(*nodes: Node) -> list[Node]:
 
 def is_splat(node: Node) -> bool:
     """Return whether a node is a constant of one value."""
-    data = node.data
-    if node.op != "constant":
-        return False
-    size = node.bytes
-    return data == data[:size] * (len(data) // size)
+    data, size = node.data, node.bytes
+    return node.op == "constant" and bool(data) and data == data[:size] * (len(data) // size)
 
 
 def contiguous(node: Node, reduced: bool = False) -> bool:

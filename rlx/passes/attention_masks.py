@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import isfinite
-from typing import cast
 
 from xdsl.dialects.builtin import f32, f64, i32, i64
 from xdsl.ir import Operation, SSAValue
@@ -12,19 +11,10 @@ from xdsl.ir import Operation, SSAValue
 from rlx.dialects import mir
 from rlx.dialects.common import Dim, dims_of, element_of, tensor
 from rlx.dialects.kinds import BinaryKind, CompareKind, UnaryKind
+from rlx.passes.matching import splat_of
 
 HIDDEN = -1e9
 """A score of at most this much counts as minus infinity: its weight is 0 beside any other."""
-
-
-def splat_of(value: SSAValue) -> float | None:
-    """Return the one value that fills a constant, also after moves; None for other values."""
-    op = value.owner
-    while isinstance(op, mir.BroadcastOp | mir.ReshapeOp):
-        op = op.input.owner
-    if not isinstance(op, mir.ConstantOp) or not op.value.is_splat():
-        return None
-    return float(cast(float, next(iter(op.value.iter_values()))))
 
 
 @dataclass(frozen=True)

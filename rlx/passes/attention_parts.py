@@ -11,8 +11,9 @@ from rlx.dialects import mir
 from rlx.dialects.common import Dim, dims_of, element_of, tensor
 from rlx.dialects.kinds import BinaryKind
 from rlx.dialects.ops import numbers
-from rlx.passes.attention_masks import is_causal_choice, mask_for, splat_of
+from rlx.passes.attention_masks import is_causal_choice, mask_for
 from rlx.passes.fuse_common import users
+from rlx.passes.matching import splat_of
 
 
 class Unfit(Exception):

@@ -77,8 +77,8 @@ def _runs_for_nothing(op: Operation) -> bool:
 
 
 def is_splat(op: Operation | Block) -> bool:
-    """Whether an operation is a constant of one number, or of none."""
-    return isinstance(op, mir.ConstantOp) and (not len(op.value) or op.value.is_splat())
+    """Whether an operation is a constant of one number."""
+    return isinstance(op, mir.ConstantOp) and op.is_splat
 
 
 def _bytes_read(op: Operation, index: int, sizes: Mapping[str, int]) -> int:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from typing import Any, cast
 
+from xdsl.dialects.builtin import DenseIntOrFPElementsAttr
 from xdsl.ir import Attribute, Operation, SSAValue
 
 
@@ -28,8 +30,8 @@ class _Structure:
                 self._number(value)
             yield f"{op.name} {operands} {self._types_of(op.results)}"
             # Not kept by attribute, as types are: 0.0 and -0.0 are equal, and differ.
-            yield from (f"{name} = {value}" for name, value in sorted(op.properties.items()))
-            yield from (f"{name} := {value}" for name, value in sorted(op.attributes.items()))
+            yield from (f"{name} = {_text(a)}" for name, a in sorted(op.properties.items()))
+            yield from (f"{name} := {_text(a)}" for name, a in sorted(op.attributes.items()))
             for region in op.regions:
                 for block in region.blocks:
                     for value in block.args:
@@ -49,3 +51,11 @@ class _Structure:
         if text is None:
             text = self._types[type_] = str(type_)
         return text
+
+
+def _text(attribute: Attribute) -> str:
+    """Return what an attribute says; the text of a tensor alone has one zero and few NaNs."""
+    if isinstance(attribute, DenseIntOrFPElementsAttr):
+        tensor = cast(DenseIntOrFPElementsAttr[Any], attribute)
+        return f"{tensor.type} {tensor.data.data.hex()}"
+    return str(attribute)

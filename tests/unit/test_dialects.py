@@ -3,10 +3,11 @@
 import os
 import subprocess
 import sys
+from math import inf, nan
 from pathlib import Path
 
 import pytest
-from xdsl.dialects.builtin import ModuleOp, f32, i32
+from xdsl.dialects.builtin import DenseIntOrFPElementsAttr, ModuleOp, TensorType, f32, i32
 from xdsl.dialects.func import FuncOp, ReturnOp
 from xdsl.dialects.test import TestOp as Values
 from xdsl.ir import Block, Region
@@ -236,6 +237,21 @@ def test_errors_of_parsed_text_have_their_place():
     assert location_of(op) == "a.mlir:11:1"
     assert location_of(op.clone()) == "a.mlir:11:1"
     assert location_of(hir.WeightOp("w", "w", tensor([3]))) is None
+
+
+@pytest.mark.parametrize(
+    ("numbers", "is_splat"),
+    [
+        *[([0.0, -0.0], False), ([-0.0, -0.0], True), ([0.0, inf], False), ([nan, 1.0], False)],
+        *[([nan, nan], True), ([2.0], True), ([], False)],
+    ],
+)
+def test_constants_keep_their_bits_in_text(numbers: list[float], is_splat: bool):
+    type_ = TensorType(f32, [len(numbers), 1])
+    constant = mir.ConstantOp(DenseIntOrFPElementsAttr.from_list(type_, numbers))
+    assert constant.is_splat == is_splat
+    (again,) = parse(context(), str(ModuleOp([constant])).encode(), "test").ops
+    assert again.properties["value"] == constant.value
 
 
 # Stages

@@ -485,6 +485,39 @@ def test_products(turn: int, product: Product, fuzz_count: Callable[[int, int], 
         check(lambda *x: f(*x), f, *arrays(dtypes[i % 3], *shapes))
 
 
+def test_constants_with_zeros_of_both_signs():
+    """They are neither one number nor the same as others."""
+    ones = np.ones((2, 2), np.float32)
+    zeros = [np.array(x, np.float32) for x in ([[0, -0.0], [-0.0, 0]], [[-0.0, 0], [0, 0]])]
+    zeros.append(np.zeros((2, 2), np.float32))
+
+    @rlx.jit
+    def products(x: Any) -> Any:
+        return [*(x * z for z in zeros), *((x @ x) * z for z in zeros)]
+
+    for got, want in zip(products(ones), [*zeros, *zeros], strict=True):
+        assert got.tobytes() == want.tobytes()
+
+
+def test_an_operand_of_a_product_that_is_used_after_it():
+    (a,) = arrays("float32", (4, 4))
+    for f in (
+        lambda x: a @ x + a,
+        lambda x: (x @ a) * a,
+        lambda x: x @ a + a[0],
+        lambda x: x @ x + x,
+        lambda x: np.exp(x) @ a + np.exp(x),
+    ):
+        check(f, f, *arrays("float32", (4, 4)))
+
+
+def test_constants_without_elements():
+    empty, x = np.zeros((0, 20), np.float32), np.ones((20, 20), np.float32)
+    attended = rlx.jit(lambda x: rnp.softmax(empty @ x.T + empty) @ x)
+    for f in (rlx.jit(lambda x: empty @ x + empty), attended):
+        assert f(x).shape == (0, 20)
+
+
 def test_every_function_is_said_what_it_does():
     names = {n for n, f in vars(rnp).items() if inspect.isfunction(f) and n[0] != "_"}
     assert len(names) > 180

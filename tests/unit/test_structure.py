@@ -4,8 +4,17 @@ from __future__ import annotations
 
 from itertools import combinations
 
+import numpy as np
 import pytest
-from xdsl.dialects.builtin import FloatAttr, ModuleOp, f64
+from xdsl.dialects.builtin import (
+    BytesAttr,
+    DenseIntOrFPElementsAttr,
+    FloatAttr,
+    ModuleOp,
+    TensorType,
+    f32,
+    f64,
+)
 
 from rlx.dialects import mir
 from rlx.passes.source import context, parse
@@ -58,3 +67,11 @@ def test_numbers_differ_by_their_bits(a: float, b: float):
         return structure_of(module.ops)
 
     assert of(a) != of(b)
+
+
+def test_tensors_differ_by_their_bits():
+    bits = [[0, 0], [0, 1 << 31], [1 << 31, 0], [0x7F800001, 0], [0x7FC00001, 0]]
+    tensors = [np.array(words, np.uint32).tobytes() for words in bits]
+    type_ = TensorType(f32, [2])
+    ops = [mir.ConstantOp(DenseIntOrFPElementsAttr(type_, BytesAttr(data))) for data in tensors]
+    assert len({structure_of([op]) for op in ops}) == len(bits)
