@@ -52,11 +52,14 @@ ADVANCE = "rlx.advance"
 """Module attribute: dimension -> the dimension that it grows by after a step."""
 
 PRECISION = "rlx.precision"
-"""Module attribute: `fast` where element-wise operations on f32 may lose some bits."""
+"""
+Module attribute: `fast` where element-wise operations on f32 may lose some bits, and activations of
+one row more, before a product with quantised weights.
+"""
 
 
 def set_precision(module: ModuleOp, precision: str) -> None:
-    """Ask for `exact` or `fast` functions in a module."""
+    """Ask for a precision in a module, `exact` or `fast`."""
     if precision == "fast":
         module.attributes[PRECISION] = StringAttr(precision)
     else:

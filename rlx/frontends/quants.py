@@ -1,9 +1,8 @@
 """
 What the bytes of the common element types of GGUF tensors mean.
 
-A tensor's rows (its
-innermost dimension) are whole numbers of blocks. The dequantisers here serve the reference
-interpreter and the tests; compiled programs read the blocks themselves.
+A tensor's rows (its innermost dimension) are whole numbers of blocks. The dequantisers here serve
+the reference interpreter and the tests; compiled programs read the blocks themselves.
 """
 
 from __future__ import annotations

@@ -8,8 +8,7 @@ are then put together in f32:
     d (65536 S + (256 T + U))      S, T, U: the sums of weight times digit; d: the power of two
 
 256 T + U is exact in i32. A block with an infinity or a NaN gives NaN. Activations below 2^-104
-lose bits to underflow. Modules that are
-`fast` have S alone.
+lose bits to underflow. Modules that are `fast` have S alone.
 
 Float weights are multiplied with the activations in f32.
 """

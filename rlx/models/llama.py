@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from xdsl.dialects.builtin import ModuleOp
 
 ARCHITECTURE = "llama"
-"""The formats of matrices that there are kernels for; norms are f32."""
 
 _STEP = 16
 """What a head, the rotated part of one, and a cache's capacity are multiples of, for kernels."""
