@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -164,13 +165,14 @@ def packed_weights(program: Program, identity: str, raw: Raw) -> Block:
     """
     Return a program's packed weights: mapped from the cache folder, or packed now and kept there.
 
-    `identity` names the contents of the weights' file; the layout is part of the key.
+    `identity` names the contents of the weights' file; where they lie in the segment, and what says
+    how they are packed, are parts of the key.
     """
     manifest = program.manifest
     size = manifest.weight_segment_bytes
     if size == 0:
         return Segment(64)
-    key = ObjectCache.key("packed", identity, repr(manifest.weights))
+    key = ObjectCache.key("packed", identity, repr(manifest.weights), *_packing())
     found = PackedFile.open(key, size)
     if found is not None:
         return found
@@ -182,6 +184,12 @@ def packed_weights(program: Program, identity: str, raw: Raw) -> Block:
         raise
     new.commit()
     return new
+
+
+def _packing() -> list[bytes]:
+    """Return the sources of packing: files that others have written are not to be read."""
+    folder = Path(abi.__file__).parent
+    return [(folder / name).read_bytes() for name in ("formats.py", "pack.py")]
 
 
 def check_shared(programs: Sequence[Program]) -> None:

@@ -15,6 +15,7 @@ from rlx.driver import Compiled, Model, file_identity, open_model, source_digest
 from rlx.errors import RlxError
 from rlx.frontends.gguf import GgufFile
 from rlx.lowering.target import Target
+from rlx.runtime import program as programs
 from rlx.runtime.memory import Segment
 from rlx.runtime.program import Program, check_shared
 from rlx.runtime.threads import Team
@@ -91,6 +92,20 @@ def test_a_files_identity_covers_its_time_and_its_contents(path: Path):
     path.write_bytes(data)
     os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns))
     assert identity(path) != before
+
+
+def test_weights_that_other_sources_packed_are_not_read(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("RLX_CACHE_DIR", str(tmp_path / "cache"))
+
+    def packed() -> int:
+        driver.load(path, threads=1, max_context=64)
+        return len(list((tmp_path / "cache/packed").iterdir()))
+
+    assert (packed(), packed()) == (1, 1)
+    monkeypatch.setattr(programs, "_packing", lambda: [b"another layout"])
+    assert (packed(), packed()) == (2, 2)
 
 
 def test_programs_of_one_model_must_agree(model: Model):
