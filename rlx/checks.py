@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import inf
 from numbers import Real
 from operator import index
@@ -28,3 +29,10 @@ def real(what: str, value: object, low: float, high: float, *, above: bool = Fal
             return number
     bound = f"above {low:g} and up to {high:g}" if above else f"from {low:g} to {high:g}"
     raise RlxError(f"{what}: expected a number {bound}, got {value!r}")
+
+
+def choice(what: str, value: object, options: Sequence[str]) -> str:
+    """Return one of some texts; raises RlxError for anything else, arrays among it."""
+    if isinstance(value, str) and value in options:
+        return str(value)
+    raise RlxError(f"{what}: expected one of {', '.join(options)}, got {value!r:.80}")

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, cast
 
-from rlx.checks import integer
+from rlx.checks import choice, integer
 from rlx.compiler import STAGES, collector_paused, compile_program, compile_text
 from rlx.errors import RlxError
 from rlx.flow.profile import CompileProfile
@@ -146,10 +146,8 @@ def _end_tokens(file: GgufFile) -> frozenset[int]:
 
 def print_ir(model: Model, stage: str, program: str) -> str:
     """Return a program's IR at a stage, for the machine that this process runs on."""
-    if stage not in STAGES:
-        raise RlxError(f"stage: expected one of {', '.join(STAGES)}, got {stage!r}")
-    if program not in PROGRAMS:
-        raise RlxError(f"program: expected one of {', '.join(PROGRAMS)}, got {program!r}")
+    choice("stage", stage, STAGES)
+    choice("program", program, PROGRAMS)
     from rlx.passes.pipelines import run_to
 
     module = model.build(program)
@@ -181,8 +179,7 @@ def load(
     Raises RlxError for a file or an option that rlx can't serve.
     """
     started = time.perf_counter()
-    if precision not in PRECISIONS:
-        raise RlxError(f"precision: expected one of {', '.join(PRECISIONS)}, got {precision!r}")
+    precision = choice("precision", precision, PRECISIONS)
     model = open_model(path, max_context, profile)
     model.precision = "fast" if precision == "fast" else "exact"
     if precision == "exact" and model.profile is not None and model.profile.narrows:

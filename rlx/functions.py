@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from rlx.checks import choice
 from rlx.compiler import STAGES, compile_program, compile_text
 from rlx.errors import RlxError
 from rlx.flow.profile import CompileProfile
@@ -80,8 +81,8 @@ def compile(
         raise RlxError(f"weights: expected arrays by key, or a source, got {weights!r:.80}")
     if isinstance(weights, Mapping) or weights is None:
         weights = MapWeights(weights or {})
-    if precision not in (None, *PRECISIONS):
-        raise RlxError(f"precision: expected one of {', '.join(PRECISIONS)}, got {precision!r:.80}")
+    if precision is not None:
+        precision = choice("precision", precision, PRECISIONS)
     built = build(module, target, CompileProfile.of(profile), precision)
     return CompiledFunction(built, weights, threads)
 
@@ -211,8 +212,7 @@ class CompiledFunction:
 
         given = stage_of(self._built.module)
         reachable = STAGES[STAGES.index(given) :]
-        if stage not in reachable:
-            raise RlxError(f"stage: expected one of {', '.join(reachable)}, got {stage!r}")
+        choice("stage", stage, reachable)
         module = self._built.module.clone()
         if stage == "llvm":
             return compile_text(module, self._built.target, self._built.profile)[1]

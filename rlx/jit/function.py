@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, ParamSpec, TypeVar, 
 
 import numpy as np
 
+from rlx.checks import choice
 from rlx.errors import RlxError
 from rlx.jit.checks import INT64, NUMBERS, axes_of, check_hashable, checked, class_of, signature_of
 from rlx.jit.entry import Call, Entry, Traced, compile_trace
@@ -92,8 +93,7 @@ class JitFunction(Generic[P, R]):
         threads: int | None = None,
     ):
         self._signature = signature_of(function)
-        if precision not in PRECISIONS:
-            raise RlxError(f"precision: expected one of {', '.join(PRECISIONS)}, got {precision!r}")
+        precision = choice("precision", precision, PRECISIONS)
         update_wrapper(self, function)
         self._function = function
         self._name = getattr(function, "__name__", "function").strip("<>")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rlx.errors import RlxError
+from rlx.checks import choice
 from rlx.jit.entry import Call, Entry, Traced, compile_trace
 from rlx.jit.trace import Trace
 
@@ -49,8 +49,7 @@ class Lowered:
         from rlx.lowering.target import Target
         from rlx.passes.pipelines import run_to
 
-        if stage not in STAGES:
-            raise RlxError(f"stage: expected one of {', '.join(STAGES)}, got {stage!r}")
+        choice("stage", stage, STAGES)
         module = build(self.trace, self._precision)
         if stage not in ("llvm", "asm"):
             run_to(module, stage)

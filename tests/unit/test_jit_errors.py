@@ -139,6 +139,8 @@ def test_options_that_do_not_fit():
         rlx.jit(3)
     with pytest.raises(RlxError, match="precision: expected one of exact, fast, got 'best'"):
         rlx.jit(lambda x: x, precision="best")
+    with pytest.raises(RlxError, match=r"expected one of exact, fast, got array\(\['fast'"):
+        rlx.jit(lambda x: x, precision=np.array(["fast", "exact"]))
     with pytest.raises(RlxError, match="specialize: expected arguments of"):
         rlx.jit(lambda x: x, specialize=["z"])
     with pytest.raises(RlxError, match="has an argument named out"):
