@@ -46,8 +46,11 @@ KINDS_AT_ONCE = 6
 
 def _sample_constant(draw: Draw) -> Case:
     """Some elements of a constant, since a result can't be one alone."""
-    values = draw.array(draw.shape(0, 1, 2, low=0))
-    arrays = [draw.array(values.shape), draw.array(values.shape, element="i1")]
+    shape = draw.shape(0, 1, 2, low=0)
+    if prod(shape) * 8 > primitives.MAX_CONSTANT_BYTES:
+        shape = shape[-1:]
+    values = draw.array(shape)
+    arrays = [draw.array(shape), draw.array(shape, element="i1")]
 
     def build(w: Writer, v: Sequence[SSAValue]) -> Sequence[SSAValue]:
         made = w.constant(values.reshape(-1).tolist(), values.shape, element_of(v[0].type))
