@@ -106,7 +106,7 @@ def _emit_quantised(f: Function, form: Format, planes: int) -> None:
     def block(b: Value, carried: list[Value]) -> list[Value]:
         at, head = f.at(panel, b, form.block_step), f.at(heads, b, form.head_step)
         of_block = block_scale(f, form, head)
-        f.prefetch(f.at(head, _AHEAD), locality=2)
+        _prefetch(f, head, form.head_bytes)
         first = f.mul(b, form.chunks)
 
         def chunk(c: Value | int, acc: list[Value]) -> list[Value]:
