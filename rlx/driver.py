@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, cast
 
@@ -23,6 +23,7 @@ from rlx.runtime.compiled import Compiled, source_digest
 from rlx.runtime.language import LanguageModel, Stats
 from rlx.runtime.memory import Segment
 from rlx.runtime.program import Program, check_shared, packed_weights
+from rlx.runtime.recorder import Recorder
 from rlx.runtime.threads import Team
 
 if TYPE_CHECKING:
@@ -48,14 +49,20 @@ class Model:
     """How to compile both programs; None for what suits each."""
     precision: str = "exact"
     """`exact`, or `fast` for functions of f32 that may lose some bits."""
+    marks: bool = False
+    """Whether threads note when they come to each launch and barrier."""
 
     def build(self, program: str) -> ModuleOp:
-        from rlx.dialects.lir import set_precision
+        from xdsl.dialects.builtin import UnitAttr
+
+        from rlx.dialects.lir import MARKS, set_precision
 
         module = self.family.build(
             self.config, self.source, program, self.max_context, CHUNK, self.profile
         )
         set_precision(module, self.precision)
+        if self.marks:
+            module.attributes[MARKS] = UnitAttr()
         return module
 
     def key(self, program: str, target: Target) -> str:
@@ -76,6 +83,7 @@ class Model:
             CHUNK,
             repr(self.profile),
             self.precision,
+            self.marks,
         )
 
 
@@ -216,6 +224,16 @@ def load(
         barriers_per_step=decode.manifest.barriers_per_step,
         kernels=prefill.manifest.kernels + decode.manifest.kernels,
     )
+
+    def marked(recorder: Recorder) -> tuple[Program, Program]:
+        """Return the programs compiled with marks, on the same threads, weights and state."""
+        with_marks = replace(model, marks=True)
+        found = [_compiled(with_marks, name, target) for name in PROGRAMS]
+        prefill, decode = (Program(p.manifest, p.code, team, state, False, recorder) for p in found)
+        for program in (prefill, decode):
+            program.start(weights)
+        return prefill, decode
+
     return LanguageModel(
         prefill,
         decode,
@@ -224,5 +242,6 @@ def load(
         vocab=model.config.vocab,
         capacity=model.max_context,
         stats=stats,
+        marked=marked,
         print_ir=lambda stage, program: print_ir(model, stage, program),
     )

@@ -58,6 +58,10 @@ one row more, before a product with quantised weights.
 """
 
 
+MARKS = "rlx.marks"
+"""Module attribute, of no value: every thread notes when it comes to each launch and barrier."""
+
+
 def set_precision(module: ModuleOp, precision: str) -> None:
     """Ask for a precision in a module, `exact` or `fast`."""
     if precision == "fast":

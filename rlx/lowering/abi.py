@@ -26,15 +26,28 @@ STOPS, STOP_COUNT = 10, 11
 """Address and number of i32 tokens after which `step` returns."""
 LOCK = 12
 """i32, i32: taken by a thread that runs the program through `enter`, and how many wait."""
-DIMS = 13
+MARKS_AT = 13
+"""Address of the memory for marks, or 0; only programs with marks read it: see `marks.py`."""
+DIMS = 14
 """
 From here on: the sizes of the free dimensions, in the order of the dimension table; after them the
 offsets of the arena's places whose sizes have no bound.
 """
 
 PACK, PROLOGUE, STEP = "rlx_pack", "rlx_prologue", "rlx_step"
+CLOCK = "rlx_clock"
+"""The function of programs with marks that returns the time as marks have it."""
 KERNEL = "k_{}"
 """How the function of a kernel is named, so that it meets no other name."""
+
+
+MARKS = 1 << 18
+"""Marks that a thread's memory has room for."""
+MARKS_START = 64
+MARKS_STRIDE = MARKS_START + 16 * MARKS
+"""Bytes from the start of a thread's memory to its marks, and to the next thread's memory."""
+STEP_MARK = -1
+"""The place of the mark at which a step begins."""
 
 
 class Sampling(NamedTuple):

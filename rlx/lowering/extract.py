@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from math import prod
 
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.ir import Operation
@@ -13,18 +12,16 @@ from rlx.dialects.common import (
     PLACE,
     DimTable,
     Monomial,
-    PackedType,
     PhaseKind,
     dims_of,
-    element_bytes,
     element_of,
     format_of,
     monomial,
 )
 from rlx.errors import RlxError
 from rlx.lowering.bounds import bounds_of
-from rlx.lowering.formats import packed_bytes
 from rlx.lowering.manifest import Dimension, Io, Manifest, Weight
+from rlx.lowering.traffic import kernels_of, sites_of, weight_bytes, weights_of
 from rlx.lowering.work import work_of
 
 
@@ -33,8 +30,7 @@ def manifest_of(module: ModuleOp) -> Manifest:
     program = next((op for op in module.ops if isinstance(op, lir.ProgramOp)), None)
     if program is None:
         raise RlxError("expected a planned module with a lir.program: run plan-lir first")
-    kernels = {k.sym_name.data: k for k in module.ops if isinstance(k, lir.KernelOp)}
-    weights = {op.sym_name.data for op in module.ops if isinstance(op, lir.WeightOp)}
+    kernels, weights = kernels_of(module), weights_of(module)
     ops = list(program.body.block.ops)
     table = DimTable.of(module)
     launched = [(turns, op) for turns, op in _launches(ops) if _in_step(op)]
@@ -45,7 +41,7 @@ def manifest_of(module: ModuleOp) -> Manifest:
         arena_lower_bound_bytes=min(program.lower_bound.value.data, _arena_bytes(program, table)),
         state_bytes=program.state_size.value.data,
         weight_segment_bytes=program.weights_size.value.data,
-        weight_bytes_per_step=sum(n * _weight_bytes(op, kernels, weights) for n, op in launched),
+        weight_bytes_per_step=sum(n * weight_bytes(op, kernels, weights) for n, op in launched),
         barriers_per_step=_barriers(ops) + (lir.CARRY in module.attributes),
         launches_per_step=sum(n for n, _ in launched),
         kernels=len(kernels),
@@ -65,6 +61,7 @@ def manifest_of(module: ModuleOp) -> Manifest:
         shapes=_shapes(kernels.values(), table),
         work=work_of(launched, kernels),
         carries=lir.CARRY in module.attributes,
+        sites=sites_of(module, program) if lir.MARKS in module.attributes else (),
     )
 
 
@@ -129,26 +126,6 @@ def _barriers(ops: Iterable[Operation]) -> int:
             turns = op.last.value.data - op.first.value.data if isinstance(op, lir.LoopOp) else 1
             total += turns * sum(isinstance(o, lir.BarrierOp) for o in op.walk())
             launched = True
-    return total
-
-
-def _weight_bytes(op: lir.LaunchOp, kernels: dict[str, lir.KernelOp], weights: set[str]) -> int:
-    """Return the bytes of weights that a launch reads: of a table, those of one row."""
-    body = kernels[op.kernel.root_reference.data].body.block
-    gathers = any(isinstance(inner, mir.EmbeddingOp) for inner in body.ops)
-    total = 0
-    for value in op.ins:
-        dims = [d for d in dims_of(value.type) if isinstance(d, int)]
-        ref = value.owner
-        if not isinstance(ref, lir.RefOp) or ref.symbol.root_reference.data not in weights:
-            continue
-        if not isinstance(element_of(value.type), PackedType):
-            total += prod(dims) * element_bytes(value.type)
-        elif len(dims) == 1:
-            total += dims[0] * 4
-        else:
-            size = packed_bytes(format_of(value.type), dims[0], dims[1])
-            total += size // dims[0] if gathers else size
     return total
 
 

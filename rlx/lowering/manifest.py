@@ -88,6 +88,21 @@ class Weight(NamedTuple):
         return [self.key.replace("{layer}", str(layer)) for layer in range(self.first, self.last)]
 
 
+class Site(NamedTuple):
+    """A launch of a kernel, with what it moves in bytes, or a barrier where `kernel` is empty."""
+
+    kernel: str = ""
+    weight_bytes: int = 0
+    read: tuple[tuple[int, tuple[str, ...]], ...] = ()
+    written: tuple[tuple[int, tuple[str, ...]], ...] = ()
+    """Beside weights: sums of a number times dimensions."""
+
+    def moved(self, sizes: Mapping[str, int]) -> int:
+        """Return the bytes of weights, of what is read and of what is written, together."""
+        terms = (*self.read, *self.written)
+        return self.weight_bytes + sum(n * prod(sizes[d] for d in names) for n, names in terms)
+
+
 class Manifest(NamedTuple):
     """A compiled program; sizes in bytes."""
 
@@ -121,6 +136,8 @@ class Manifest(NamedTuple):
     """Operations on elements of a step, about, as sums of a number times dimensions."""
     carries: bool = False
     """Whether a step's token is the next step's input, so that one call may take several."""
+    sites: tuple[Site, ...] = ()
+    """What the marks of a step are numbered by; empty for a program without marks."""
 
     @property
     def free(self) -> list[str]:
@@ -182,6 +199,7 @@ class Manifest(NamedTuple):
             outputs=tuple(Io(*io) for io in read.outputs),
             weights=tuple(Weight(*w) for w in read.weights),
             bounds=tuple(Bound(*b) for b in read.bounds),
+            sites=tuple(Site(*s) for s in read.sites),
         )
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
+from typing import NamedTuple
 
 from xdsl.dialects.builtin import DictionaryAttr, ModuleOp, StringAttr
 from xdsl.ir import Block, Operation, SSAValue
@@ -20,8 +21,10 @@ from rlx.errors import RlxError
 from rlx.lowering import abi
 from rlx.lowering.emitter import Function, Module
 from rlx.lowering.kernels import emit_kernel
+from rlx.lowering.marks import emit_marks, place_of
 from rlx.lowering.sync import emit_barrier
 from rlx.lowering.target import Target
+from rlx.lowering.traffic import kernels_of, numbered
 from rlx.lowering.values import Value, i64
 
 _JOB = [("ptr", "ctx"), ("i64", "tid"), ("i64", "threads")]
@@ -39,8 +42,7 @@ def lower(module: ModuleOp, target: Target) -> str:
     out = Module(target, _is_fast(module))
     table = DimTable.of(module)
     barrier = emit_barrier(out)
-    kernels = {k.sym_name.data: k for k in module.ops if isinstance(k, lir.KernelOp)}
-    for kernel in kernels.values():
+    for kernel in kernels_of(module).values():
         emit_kernel(out, kernel, table)
     places = {
         op.sym_name.data: op for op in module.ops if isinstance(op, lir.WeightOp | lir.StateOp)
@@ -51,7 +53,10 @@ def lower(module: ModuleOp, target: Target) -> str:
 
     job(abi.PACK).define(program, lir.Job.PACK)
     job(abi.PROLOGUE).define(program, lir.Job.PROLOGUE)
-    job(abi.STEP).define_steps(program, _carried(module, program))
+    step = job(abi.STEP)
+    if lir.MARKS in module.attributes:
+        step.marks = _Marks(emit_marks(out), numbered(program))
+    step.define_steps(program, _carried(module, program))
     return out.text
 
 
@@ -86,6 +91,13 @@ def _carried(module: ModuleOp, program: lir.ProgramOp) -> _Carry:
     return _Carry(outputs[token], inputs[to], advance)
 
 
+class _Marks(NamedTuple):
+    """The function that marks a place, and the numbers of places."""
+
+    function: str
+    sites: dict[Operation, int]
+
+
 def _names(module: ModuleOp, attribute: str) -> dict[str, str]:
     value = module.attributes.get(attribute)
     if not isinstance(value, DictionaryAttr):
@@ -110,6 +122,7 @@ class _Job:
         self.barrier = barrier
         self.sizes: list[Value] = []
         self.launched = False
+        self.marks: _Marks | None = None
         words = (abi.TEAM, abi.ARENA, abi.STATE, abi.WEIGHTS, abi.SOURCES, abi.INPUTS, abi.OUTPUTS)
         self.words = {word: self._word(word, "ptr") for word in words}
 
@@ -124,6 +137,21 @@ class _Job:
 
     def wait(self) -> None:
         self.f.call(self.barrier, "void", self.words[abi.TEAM], self.threads)
+
+    def _mark(self, op: Operation | None, layer: Value | None = None) -> None:
+        """Emit a mark after a launch or a barrier; of None, that where a token is handed on."""
+        if self.marks is not None:
+            sites = self.marks.sites
+            site = len(sites) if op is None else sites[op]
+            self._mark_place(self.marks.function, place_of(self.f, site, layer))
+
+    def _mark_step(self) -> None:
+        """Emit the mark at which a step begins."""
+        if self.marks is not None:
+            self._mark_place(self.marks.function, i64(abi.STEP_MARK))
+
+    def _mark_place(self, function: str, place: Value) -> None:
+        self.f.call(function, "void", self._word(abi.MARKS_AT, "ptr"), self.tid, place)
 
     def define(self, program: lir.ProgramOp, job: lir.Job) -> None:
         """Emit the launches of a job that runs once."""
@@ -143,11 +171,13 @@ class _Job:
 
         def step(v: list[Value]) -> list[Value]:
             self._load_sizes()
+            self._mark_step()
             self._block(program.body.block, lir.Job.STEP, {}, None)
             if carry.token is None:
                 return [f.add(v[0], 1)]
             self._on_first_thread(lambda: self._hand_on(v[0], carry))
             self.wait()
+            self._mark(None)
             taken = f.add(v[0], 1)
             return [f.select(self._stopped(v[0]), steps, taken)]
 
@@ -215,9 +245,11 @@ class _Job:
             match op:
                 case lir.LaunchOp() if op.job is job:
                     self._launch(op, known, layer)
+                    self._mark(op, layer)
                     self.launched = True
                 case lir.BarrierOp() if self.launched:
                     self.wait()
+                    self._mark(op, layer)
                 case lir.LoopOp() if _runs_in(op, job):
                     self._loop(op, job, known)
                 case lir.IfOp() if _runs_in(op, job):

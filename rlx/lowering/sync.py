@@ -219,16 +219,16 @@ def _emit_wait(module: Module) -> None:
 
 def _pause(f: Function) -> None:
     """Emit a short delay that frees the core's resources for its other hardware thread."""
-    if _architecture(f) == "x86_64":
+    if architecture(f) == "x86_64":
         f.intrinsic("x86.sse2.pause", "void")
-    elif _architecture(f) == "aarch64":
+    elif architecture(f) == "aarch64":
         # `yield` does nothing on most cores; an instruction barrier takes some ten nanoseconds.
         f.intrinsic("aarch64.isb", "void", i32(15), suffixes=[])
 
 
 def _futex(f: Function, word: Value, operation: int, value: Value) -> None:
     """Emit a futex call; where there is no futex a sleeper polls, and waking it is nothing."""
-    number = _SYS_FUTEX.get(_architecture(f))
+    number = _SYS_FUTEX.get(architecture(f))
     if "linux" in f.target.triple and number is not None:
         args = (word, i64(operation), value, _NULL, _NULL, i64(0))
         f.call("syscall", "i64", i64(number), *args)
@@ -238,6 +238,7 @@ def _futex(f: Function, word: Value, operation: int, value: Value) -> None:
         f.call("usleep", "i32", i32(100))
 
 
-def _architecture(f: Function) -> str:
+def architecture(f: Function) -> str:
+    """Return the instruction set that a function is for, by one name for each."""
     name = f.target.triple.split("-", maxsplit=1)[0]
     return "aarch64" if name == "arm64" else name

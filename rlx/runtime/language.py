@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from copy import copy
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Protocol, cast
+from typing import TYPE_CHECKING, Protocol, TypeAlias, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,10 +16,13 @@ from rlx.checks import integer, real
 from rlx.errors import RlxError
 from rlx.lowering.abi import Sampling
 from rlx.runtime.program import Program
+from rlx.runtime.recorder import Recorder
 from rlx.runtime.turns import Turns
 
 if TYPE_CHECKING:
     from rlx.frontends.tokenizer import Tokenizer
+    from rlx.runtime.profile import Profile
+    from rlx.runtime.threads import Team
 
 CALL_SECONDS = 0.03
 """How long one native call may take, so that Ctrl-C is answered."""
@@ -60,6 +64,10 @@ class PrintIr(Protocol):
     def __call__(self, stage: str, program: str) -> str: ...
 
 
+Marked: TypeAlias = Callable[[Recorder], tuple[Program, Program]]
+"""Gives the programs for prefill and decode that tell their marks to a recorder."""
+
+
 @dataclass
 class _Buffers:
     """What the two programs are bound to."""
@@ -88,6 +96,7 @@ class LanguageModel:
         vocab: int,
         capacity: int,
         stats: Stats,
+        marked: Marked,
         print_ir: PrintIr,
     ):
         self.end_tokens = end_tokens
@@ -97,16 +106,21 @@ class LanguageModel:
         self.capacity = capacity
         """Positions that prompt and answer share."""
         self.stats = stats
-        self._prefill, self._decode = prefill, decode
+        self._marked = marked
         self._print_ir = print_ir
         self._chunk = next(d.high for d in prefill.manifest.dims if d.name == "seq")
         self._past = 0
         self._turns = Turns()
+        self._use(prefill, decode)
+
+    def _use(self, prefill: Program, decode: Program) -> None:
+        """Run with two programs from now on, and buffers of their own."""
+        self._prefill, self._decode = prefill, decode
         self._buffers = _Buffers(
             np.zeros(self._chunk, np.int32),
             np.zeros(32, np.uint8),
             np.zeros(1, np.int32),
-            np.zeros((1, vocab), np.float32),
+            np.zeros((1, self.vocab), np.float32),
         )
         for program in (prefill, decode):
             program.bind_input("tokens", self._buffers.tokens)
@@ -118,6 +132,11 @@ class LanguageModel:
     def tokenizer(self) -> Tokenizer:
         """Return the model's tokenizer. Raises RlxError for a kind that is not supported."""
         return self._make_tokenizer()
+
+    @property
+    def team(self) -> Team:
+        """Return the threads that it runs on."""
+        return self._decode.team
 
     def ir(self, stage: str, program: str = "decode") -> str:
         """
@@ -175,6 +194,24 @@ class LanguageModel:
         sampling = checked_sampling(temperature, top_k, top_p, seed)
         stops = self.end_tokens if stop else frozenset[int]()
         return self._tokens(ids, checked_count(max_tokens), sampling, stops)
+
+    def profile(self, prompt: str | Sequence[int], max_tokens: int = 33) -> Profile:
+        """
+        Return where the time of a greedy answer goes: prefill, and `max_tokens` - 1 decode steps.
+
+        The programs are compiled again, with marks, and run beside those without; the roofline is
+        measured between their calls. Raises RlxError as `generate` does.
+        """
+        from rlx.runtime.profile import profile
+
+        return profile(self, self._checked_prompt(prompt), checked_count(max_tokens))
+
+    def with_marks(self, recorder: Recorder) -> LanguageModel:
+        """Return this model, on the same threads and state, with programs that have marks."""
+        twin = copy(self)
+        twin.stats = replace(self.stats)
+        twin._use(*self._marked(recorder))
+        return twin
 
     def logits(self, token_ids: Sequence[int]) -> NDArray[np.float32]:
         """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,6 +16,7 @@ from rlx.lowering.manifest import Manifest
 from rlx.runtime.cache import ObjectCache, PackedFile
 from rlx.runtime.jit import Engine
 from rlx.runtime.memory import Block, Segment
+from rlx.runtime.recorder import Recorder
 from rlx.runtime.threads import Team, native
 
 Raw = Callable[[str], NDArray[np.uint8]]
@@ -26,7 +28,8 @@ class Program:
     One program, ready to run its phases on a team of threads.
 
     `weights` and `state` are segments that programs of one model share. With `poison` the arena
-    starts as NaN, so that a read of a byte that nothing has written shows.
+    starts as NaN, so that a read of a byte that nothing has written shows. A program with marks
+    tells them to its `recorder`.
     """
 
     def __init__(
@@ -36,8 +39,10 @@ class Program:
         team: Team,
         state: Segment,
         poison: bool = False,
+        recorder: Recorder | None = None,
     ):
         self.manifest = manifest
+        self.recorder = recorder
         self.team = team
         self._engine = Engine(code)
         self._jobs = {name: self._engine.address(name) for name in (abi.PROLOGUE, abi.STEP)}
@@ -59,8 +64,11 @@ class Program:
             (abi.INPUTS, self._inputs.ctypes.data),
             (abi.OUTPUTS, self._outputs.ctypes.data),
             (abi.STEPS, 1),
+            (abi.MARKS_AT, recorder.address if recorder is not None else 0),
         ):
             self._context[word] = address
+        if recorder is not None:
+            recorder.use_clock(ctypes.CFUNCTYPE(ctypes.c_int64)(self._engine.address(abi.CLOCK)))
         self._bound: dict[str, NDArray[np.generic]] = {}
         self._stops = np.zeros(1, np.int32)
 
@@ -157,8 +165,14 @@ class Program:
         self._context[abi.DIMS : abi.DIMS + len(words)] = words
         self._context[abi.STEPS] = steps
         self._context[abi.TAKEN] = 0
+        if self.recorder is not None:
+            self.recorder.begin()
         self.team.run(self._jobs[abi.STEP], self.context)
-        return int(self._context[abi.TAKEN]) if manifest.carries else 1
+        taken = int(self._context[abi.TAKEN]) if manifest.carries else 1
+        if self.recorder is not None:
+            after = self._context[abi.DIMS : abi.DIMS + len(words)]
+            self.recorder.take(manifest, taken, words, after)
+        return taken
 
 
 def packed_weights(program: Program, identity: str, raw: Raw) -> Block:

@@ -1,0 +1,337 @@
+"""Where the time of programs goes: by kernel and by barrier, against what memory could give."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from statistics import harmonic_mean
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rlx.lowering import abi
+from rlx.runtime.recorder import Recorded, Recorder
+from rlx.runtime.roofline import Roofline
+
+if TYPE_CHECKING:
+    from rlx.runtime.language import LanguageModel
+
+ROUNDS = 2
+"""Runs without marks and with them, by turns; the last counts, those before it warm up."""
+
+
+def faster_half(rates: Sequence[float]) -> float:
+    """Return the rate of the faster half of passes together, the middle one included."""
+    return harmonic_mean(sorted(rates)[len(rates) // 2 :])
+
+
+class Row(NamedTuple):
+    """A kernel's launches, or the barriers after them: times are means of the threads'."""
+
+    kernel: str
+    calls: int = 1
+    seconds: float = 0.0
+    nbytes: int = 0
+    """Read and written, of a kernel's launches."""
+    waiting_s: float = 0.0
+    """Of barriers: until the last thread came; the rest is what passing takes."""
+
+    @property
+    def gb_s(self) -> float:
+        return self.nbytes / self.seconds / 1e9 if self.seconds else 0.0
+
+
+@dataclass
+class Section:
+    """
+    The steps of one program.
+
+    The rows are of the faster half of the steps: what a busy machine does to some of them would
+    hide where the time goes.
+    """
+
+    name: str
+    steps: int
+    mean_s: float
+    """Of all steps."""
+    counted: int
+    """The steps that the rows are of."""
+    weight_bytes: int
+    """Of a step."""
+    kernels: list[Row]
+    barriers: list[Row]
+    """Both with the longest first."""
+
+    @property
+    def seconds(self) -> float:
+        """Return the time of the steps that count."""
+        return sum(row.seconds for row in (*self.kernels, *self.barriers))
+
+    @property
+    def nbytes(self) -> int:
+        return sum(row.nbytes for row in self.kernels)
+
+    @property
+    def barrier_s(self) -> float:
+        return sum(row.seconds for row in self.barriers)
+
+    def as_json(self, roofline: float) -> dict[str, Any]:
+        def share(row: Row) -> float:
+            return row.seconds / self.seconds
+
+        return {
+            "steps": self.steps,
+            "mean_step_s": self.mean_s,
+            "counted_steps": self.counted,
+            "seconds": self.seconds,
+            "barrier_s": self.barrier_s,
+            "kernels_per_step": sum(r.calls for r in self.kernels) / self.counted,
+            "barriers_per_step": sum(r.calls for r in self.barriers) / self.counted,
+            "weight_bytes": self.weight_bytes * self.counted,
+            "bytes": self.nbytes,
+            "kernels": [
+                {
+                    "kernel": r.kernel,
+                    "calls": r.calls,
+                    "seconds": r.seconds,
+                    "share": share(r),
+                    "bytes": r.nbytes,
+                    "gb_s": r.gb_s,
+                    "of_roofline": r.gb_s / roofline,
+                }
+                for r in self.kernels
+            ],
+            "barriers": [
+                {
+                    "after": r.kernel,
+                    "calls": r.calls,
+                    "seconds": r.seconds,
+                    "share": share(r),
+                    "waiting_s": r.waiting_s,
+                }
+                for r in self.barriers
+            ],
+        }
+
+
+class Spans(NamedTuple):
+    """A call's marks as spans, each from the mark before it: `[threads, spans]`, or `[spans]`."""
+
+    begins: NDArray[np.int64]
+    ends: NDArray[np.int64]
+    sites: NDArray[np.int32]
+    layers: NDArray[np.int32]
+    steps: NDArray[np.int64]
+    after: NDArray[np.int32]
+    """The place of the mark before."""
+
+    def step_ticks(self, steps: int) -> NDArray[np.float64]:
+        """Return how long each step took, the mean of the threads."""
+        ticks = (self.ends - self.begins).mean(0)
+        return np.bincount(self.steps, ticks, steps).astype(np.float64)
+
+    @staticmethod
+    def of(call: Recorded) -> Spans:
+        steps = np.cumsum(call.places == abi.STEP_MARK) - 1
+        real = call.places[1:] != abi.STEP_MARK
+        return Spans(
+            call.ticks[:, :-1][:, real],
+            call.ticks[:, 1:][:, real],
+            call.places[1:][real],
+            call.layers[1:][real],
+            steps[1:][real],
+            call.places[:-1][real],
+        )
+
+
+def sizes_of_steps(call: Recorded) -> Iterator[dict[str, int]]:
+    """Give the sizes of all dimensions in each step of a call: they grow evenly."""
+    manifest, free = call.manifest, call.manifest.free
+    for step in range(call.steps):
+        now = call.before + (call.after - call.before) * step // call.steps
+        yield manifest.bind(dict(zip(free, now[: len(free)].tolist(), strict=True)))
+
+
+def moved_bytes(call: Recorded) -> NDArray[np.int64]:
+    """Return the bytes that a launch moves: `[steps, sites]`."""
+    sites = call.manifest.sites
+    return np.array([[s.moved(sizes) for s in sites] for sizes in sizes_of_steps(call)], np.int64)
+
+
+def _sections(calls: Sequence[Recorded], tick_s: float) -> list[Section]:
+    by_name: dict[str, list[Recorded]] = {}
+    for call in calls:
+        by_name.setdefault(call.manifest.name, []).append(call)
+    return [_section(name, calls, tick_s) for name, calls in by_name.items()]
+
+
+def _section(name: str, calls: Sequence[Recorded], tick_s: float) -> Section:
+    spans = [Spans.of(call) for call in calls]
+    times = [s.step_ticks(call.steps) * tick_s for s, call in zip(spans, calls, strict=True)]
+    every = np.concatenate(times)
+    counted = [t <= np.median(every) for t in times]
+    rows = [
+        row
+        for call, s, steps in zip(calls, spans, counted, strict=True)
+        for row in _rows(call, s, steps, tick_s)
+    ]
+    kernels, barriers = _summed(r for k, r in rows if k), _summed(r for k, r in rows if not k)
+    counts = sum(int(c.sum()) for c in counted)
+    weight_bytes = calls[0].manifest.weight_bytes_per_step
+    return Section(name, len(every), every.mean(), counts, weight_bytes, kernels, barriers)
+
+
+def _rows(
+    call: Recorded, spans: Spans, counted: NDArray[np.bool_], tick_s: float
+) -> Iterator[tuple[bool, Row]]:
+    """Give a row, with whether it is a kernel's, for each span of the steps that count."""
+    sites, moved = call.manifest.sites, moved_bytes(call)
+    ticks = (spans.ends - spans.begins).mean(0) * tick_s
+    waiting = (spans.begins.max(0) - spans.begins.mean(0)) * tick_s
+    for i in np.flatnonzero(counted[spans.steps]).tolist():
+        number, after = int(spans.sites[i]), int(spans.after[i])
+        kernel = sites[number].kernel
+        if kernel:
+            yield True, Row(kernel, 1, ticks[i], int(moved[spans.steps[i], number]))
+        else:
+            before = sites[after].kernel if after != abi.STEP_MARK else ""
+            yield False, Row(before, 1, ticks[i], 0, waiting[i])
+
+
+def _summed(rows: Iterable[Row]) -> list[Row]:
+    """Return the sums of rows of the same kernel, the longest first."""
+    by_kernel: dict[str, list[Row]] = {}
+    for row in rows:
+        by_kernel.setdefault(row.kernel, []).append(row)
+    totals = [
+        Row(
+            kernel,
+            len(group),
+            sum(row.seconds for row in group),
+            sum(row.nbytes for row in group),
+            sum(row.waiting_s for row in group),
+        )
+        for kernel, group in by_kernel.items()
+    ]
+    return sorted(totals, key=lambda row: -row.seconds)
+
+
+@dataclass
+class Profile:
+    """
+    Where the time of some runs went, from the marks of their threads.
+
+    `rates` has the tokens per second of decode with marks and without.
+    """
+
+    threads: int
+    calls: list[Recorded]
+    tick_ns: float
+    roofline_nbytes: int
+    roofline_samples: list[float]
+    """GB/s of sums of a buffer of that size, between the calls."""
+    rates: tuple[float, float] = (0.0, 0.0)
+    lost: int = 0
+    """Marks that there was no room for: what came after them is not seen."""
+    sections: list[Section] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.sections = _sections(self.calls, self.tick_ns / 1e9)
+
+    @property
+    def roofline_gb_s(self) -> float:
+        """Return the rate of the faster half of the sums, as steps are the faster half of them."""
+        return faster_half(self.roofline_samples)
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the figures as JSON has them: seconds, bytes, GB/s; totals of all steps."""
+        return {
+            "threads": self.threads,
+            "roofline_gb_s": self.roofline_gb_s,
+            "roofline_bytes": self.roofline_nbytes,
+            "roofline_samples_gb_s": self.roofline_samples,
+            "decode_tok_s": self.rates[0],
+            "decode_tok_s_without_marks": self.rates[1],
+            "lost_marks": self.lost,
+            "programs": {s.name: s.as_json(self.roofline_gb_s) for s in self.sections},
+        }
+
+    def __str__(self) -> str:
+        with_marks, without = self.rates
+        lines = [
+            f"roofline  {self.roofline_gb_s:.1f} GB/s on {self.threads} threads (the faster half "
+            f"of {len(self.roofline_samples)} sums of {self.roofline_nbytes / 1e6:.1f} MB)",
+            f"decode    {with_marks:.1f} tok/s, {without:.1f} without marks",
+        ]
+        if self.lost:
+            lines.append(f"lost      {self.lost} marks: profile fewer steps")
+        for section in self.sections:
+            lines += ["", *_table(section, self.roofline_gb_s)]
+        return "\n".join(lines)
+
+
+def _table(section: Section, roofline: float) -> Iterator[str]:
+    """Give the lines of a program's table, in microseconds and megabytes of a step."""
+    steps, total = section.counted, section.seconds
+    yield (
+        f"{section.name}: {section.steps} steps of {section.mean_s * 1e3:.3f} ms; the faster half "
+        f"takes {total / steps * 1e3:.3f} ms, of which"
+    )
+    rows: list[Sequence[str]] = [("kernel", "calls", "us", "share", "MB", "GB/s", "roofline")]
+    for r in section.kernels:
+        moved = (f"{r.nbytes / steps / 1e6:.2f}", f"{r.gb_s:.1f}", f"{r.gb_s / roofline:.0%}")
+        rows.append((r.kernel, *_shares(r, steps, total), *moved))
+    yield from _aligned(rows)
+    yield ""
+    rows = [("barrier after", "calls", "us", "share", "waiting us", "passing us")]
+    for r in section.barriers:
+        parts = (r.waiting_s, r.seconds - r.waiting_s)
+        after = r.kernel or "the start"
+        rows.append((after, *_shares(r, steps, total), *(f"{p / steps * 1e6:.1f}" for p in parts)))
+    yield from _aligned(rows)
+    yield ""
+    kernels, barriers = (sum(r.calls for r in rs) for rs in (section.kernels, section.barriers))
+    rate = section.nbytes / total / 1e9
+    yield (
+        f"in all {kernels / steps:g} kernels, {barriers / steps:g} barriers "
+        f"({section.barrier_s / total:.1%} of the time), {section.nbytes / steps / 1e6:.2f} MB "
+        f"({section.weight_bytes / 1e6:.2f} MB of weights), {rate:.1f} GB/s, "
+        f"{rate / roofline:.0%} of the roofline"
+    )
+
+
+def _shares(row: Row, steps: int, total: float) -> tuple[str, str, str]:
+    us = row.seconds / steps * 1e6
+    return f"{row.calls / steps:g}", f"{us:.1f}", f"{row.seconds / total:.1%}"
+
+
+def _aligned(rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for first, *others in rows:
+        cells = [f"{c:>{w}}" for c, w in zip(others, widths[1:], strict=True)]
+        yield "  ".join([f"{first:<{widths[0]}}", *cells])
+
+
+def profile(model: LanguageModel, ids: list[int], max_tokens: int) -> Profile:
+    """Return where the time of `model.generate_ids(ids, max_tokens, stop=False)` goes."""
+    recorder = Recorder(model.team.threads)
+    marked = model.with_marks(recorder)
+    roofline = Roofline(model.team, model.stats.weight_bytes)
+    samples: list[float] = []
+    for _ in range(ROUNDS):
+        list(model.generate_ids(ids, max_tokens, stop=False))
+        recorder.clear()
+        samples.clear()
+        for _ in marked.generate_ids(ids, max_tokens, stop=False):
+            if len(samples) < len(recorder.calls):
+                samples.append(roofline.read())
+    return Profile(
+        model.team.threads,
+        recorder.calls,
+        recorder.tick_ns(),
+        roofline.nbytes,
+        samples,
+        (marked.stats.decode_tok_s, model.stats.decode_tok_s),
+        recorder.lost,
+    )
