@@ -48,8 +48,9 @@ def sites_of(module: ModuleOp, program: lir.ProgramOp) -> tuple[Site, ...]:
     kernels, weights = kernels_of(module), weights_of(module)
 
     def site(op: Operation) -> Site:
-        in_step = isinstance(op, lir.LaunchOp) and op.job is lir.Job.STEP
-        return _site(op, kernels, weights) if in_step else Site()
+        if isinstance(op, lir.LaunchOp) and op.job is lir.Job.STEP:
+            return _site(op, kernels, weights)
+        return Site()
 
     return (*map(site, numbered(program)), Site())
 

@@ -320,12 +320,9 @@ def profile(model: LanguageModel, ids: list[int], max_tokens: int) -> Profile:
     roofline = Roofline(model.team, model.stats.weight_bytes)
     samples: list[float] = []
     for _ in range(ROUNDS):
-        list(model.generate_ids(ids, max_tokens, stop=False))
         recorder.clear()
-        samples.clear()
-        for _ in marked.generate_ids(ids, max_tokens, stop=False):
-            if len(samples) < len(recorder.calls):
-                samples.append(roofline.read())
+        samples = _generate(model, ids, max_tokens, roofline)
+        samples += _generate(marked, ids, max_tokens, roofline)
     return Profile(
         model.team.threads,
         recorder.calls,
@@ -335,3 +332,14 @@ def profile(model: LanguageModel, ids: list[int], max_tokens: int) -> Profile:
         (marked.stats.decode_tok_s, model.stats.decode_tok_s),
         recorder.lost,
     )
+
+
+def _generate(
+    model: LanguageModel, ids: list[int], max_tokens: int, roofline: Roofline
+) -> list[float]:
+    """Generate, with a sum of the roofline's buffer for each decode step after its native call."""
+    samples: list[float] = []
+    for _ in model.generate_ids(ids, max_tokens, stop=False):
+        # As often as the steps have read the weights: caches then hold as much of either.
+        samples += [roofline.read() for _ in range(model.stats.decode_steps - len(samples))]
+    return samples or [roofline.read()]
