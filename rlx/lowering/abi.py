@@ -39,6 +39,8 @@ CLOCK = "rlx_clock"
 """The function of programs with marks that returns the time as marks have it."""
 KERNEL = "k_{}"
 """How the function of a kernel is named, so that it meets no other name."""
+AHEAD = "k_{}.ahead"
+"""How the function is named that asks for the bytes that a kernel reads first."""
 
 
 MARKS = 1 << 18

@@ -8,7 +8,7 @@ are then put together in f32:
     d (65536 S + (256 T + U))      S, T, U: the sums of weight times digit; d: the power of two
 
 256 T + U is exact in i32. A block with an infinity or a NaN gives NaN. Activations below 2^-104
-lose bits to underflow. Modules that are `fast` have S alone.
+lose bits to underflow. Modules that are `fast` have two digits, d (256 S + T).
 
 Float weights are multiplied with the activations in f32.
 """
@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial, reduce
 
 from rlx.lowering.contract import Group, check, shares
-from rlx.lowering.digits import DIGITS, bias, digits_function, load_scale, load_sum
+from rlx.lowering.digits import DIGITS, bias, digits_function, load_scale, load_sum, planes
 from rlx.lowering.emitter import Function, Module
 from rlx.lowering.formats import (
     CHUNK,
@@ -43,7 +43,8 @@ Store = Callable[[Function, int, Value, list[Value]], None]
 _ROW = f"<{PANEL} x float>"
 _INTS = f"<{PANEL} x i32>"
 
-_AHEAD = 8192  # bytes: with a prefetch so far ahead the panels stream as fast as plain loads
+_AHEAD = 6144  # bytes: what L1 holds beside the digits, and a wait for memory
+_FIRST = 16384  # bytes: what memory gives while a thread waits, and makes the digits
 
 
 def emit_gemv(
@@ -70,8 +71,6 @@ def emit_gemv(
     if any(form.quantised for form in forms):
         digits = f.scratch("digits", k // CHUNK * DIGITS)
         f.call(digits_function(module, forms), "void", row, digits, i64(k // CHUNK))
-    costs = [sum(panel_bytes(name, k) for name in group.formats) // 64 for group in groups]
-    split = shares(f, [group.panels for group in groups], costs, tid, nth)
 
     def panel(g: int, p: Value, _: list[Value]) -> list[Value]:
         values: list[Value] = []
@@ -84,8 +83,45 @@ def emit_gemv(
         store(f, g, p, values)
         return []
 
-    for g, (first, last) in enumerate(split):
+    for g, (first, last) in enumerate(_split(f, k, groups, tid, nth)):
         f.for_(first, last, 1, [], partial(panel, g))
+
+
+def emit_gemv_ahead(
+    f: Function,
+    k: int,
+    groups: Sequence[Group],
+    weights: Sequence[Sequence[Value]],
+    tid: Value,
+    nth: Value,
+) -> None:
+    """Emit prefetches of what `emit_gemv` reads first: it asks only for what is further ahead."""
+    check(k, groups, weights)
+
+    def ask(g: int, first: Value) -> list[Value]:
+        for name, weight in zip(groups[g].formats, weights[g], strict=True):
+            start = f.at(weight, first, panel_bytes(name, k))
+
+            def line(offset: Value, _: list[Value], start: Value = start) -> list[Value]:
+                f.prefetch(f.at(start, offset), locality=2)
+                return []
+
+            f.for_(0, _FIRST // len(weights[g]), 64, [], line)
+        return []
+
+    asked = Value("i1", "false")
+    for g, (first, last) in enumerate(_split(f, k, groups, tid, nth)):
+        here = f.icmp("ult", first, last)
+        f.if_(f.icmp("ult", asked, here), partial(ask, g, first))
+        asked = f.or_(asked, here)
+
+
+def _split(
+    f: Function, k: int, groups: Sequence[Group], tid: Value, nth: Value
+) -> list[tuple[Value, Value]]:
+    """Return this thread's first panel of each group, and where its last one ends."""
+    costs = [sum(panel_bytes(name, k) for name in group.formats) // 64 for group in groups]
+    return shares(f, [group.panels for group in groups], costs, tid, nth)
 
 
 # Panels of quantised weights
@@ -93,7 +129,7 @@ def emit_gemv(
 
 def _quantised(module: Module, name: str) -> str:
     params = [("ptr", "digits"), ("ptr", "panel"), ("i64", "blocks")]
-    body = partial(_emit_quantised, form=FORMATS[name], planes=1 if module.fast else 3)
+    body = partial(_emit_quantised, form=FORMATS[name], planes=planes(module))
     return module.once(f"gemv.{name}", params, body, _ROW)
 
 
@@ -132,19 +168,18 @@ def _emit_quantised(f: Function, form: Format, planes: int) -> None:
 
 def _joined(f: Function, sums: Sequence[Value]) -> Value:
     """Return the f32 that sums of products with digits stand for."""
-    first = f.cast("sitofp", sums[0], _ROW)
-    if len(sums) == 1:
-        return first
-    _, t, u = sums
+    *first, t, u = sums
     low = f.cast("sitofp", f.add(f.shl(t, 8), u), _ROW)
-    return f.fma(first, f.splat(f32(65536.0), PANEL), low)
+    if not first:
+        return low
+    return f.fma(f.cast("sitofp", first[0], _ROW), f.splat(f32(65536.0), PANEL), low)
 
 
 def _prefetch(f: Function, at: Value, size: int) -> None:
     """Ask for `size` bytes, `_AHEAD` bytes on: most often in the next panels."""
     ahead = f.at(at, _AHEAD)
     for line in range(0, size, 64):
-        f.prefetch(f.at(ahead, line), locality=2)
+        f.prefetch(f.at(ahead, line), locality=3)
 
 
 _Dot = Callable[[Function, Format, int, Value, Value], list[list[Value]]]

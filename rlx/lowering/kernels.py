@@ -13,7 +13,7 @@ from rlx.dialects import lir, mir
 from rlx.dialects.common import Dim, DimTable, dims_of, tensor
 from rlx.dialects.named import NamedOp
 from rlx.errors import RlxError
-from rlx.lowering.abi import KERNEL
+from rlx.lowering.abi import AHEAD, KERNEL
 from rlx.lowering.body import Body, width_of
 from rlx.lowering.emitter import Function, Module
 from rlx.lowering.values import Value, i64
@@ -83,7 +83,8 @@ def _is_tensor_program(ops: Sequence[Operation]) -> bool:
 def emit_kernel(module: Module, kernel: lir.KernelOp, table: DimTable) -> None:
     """
     Define a kernel's function: `void name(ptr ins..., ptr outs..., [ptr scratch,] i64 free
-    dimensions..., i64 tid, i64 threads)`.
+    dimensions..., i64 tid, i64 threads)`; and, where it has one, that of the same parameters that
+    asks for the bytes that a thread will read first.
 
     Raises RlxError for a combination of operations that no kernel family covers.
     """
@@ -93,22 +94,40 @@ def emit_kernel(module: Module, kernel: lir.KernelOp, table: DimTable) -> None:
     params = [("ptr", f"in{i}") for i in range(ins)] + [("ptr", f"out{i}") for i in range(outs)]
     params += [("ptr", "scratch")] if scratch else []
     params += [("i64", name) for name in table.free] + [("i64", "tid"), ("i64", "threads")]
-    f = module.function(KERNEL.format(kernel.sym_name.data), params)
-    named = dict(zip(table.free, f.params[len(f.params) - 2 - len(table.free) :], strict=False))
-    body = Body(
-        f,
-        block,
-        table,
-        dict(zip(block.args, f.params, strict=False)),
-        f.params[ins : ins + outs],
-        f.params[ins + outs] if scratch else None,
-        _sizes(f, table, named),
-        f.params[-2],
-        f.params[-1],
-        [op for op in block.ops if not isinstance(op, mir.YieldOp)],
-    )
+
+    def body_of(name: str) -> Body:
+        f = module.function(name.format(kernel.sym_name.data), params)
+        named = dict(zip(table.free, f.params[len(f.params) - 2 - len(table.free) :], strict=False))
+        return Body(
+            f,
+            block,
+            table,
+            dict(zip(block.args, f.params, strict=False)),
+            f.params[ins : ins + outs],
+            f.params[ins + outs] if scratch else None,
+            _sizes(f, table, named),
+            f.params[-2],
+            f.params[-1],
+            [op for op in block.ops if not isinstance(op, mir.YieldOp)],
+        )
+
+    body = body_of(KERNEL)
     _family(body)(body)
-    f.ret()
+    body.f.ret()
+    ahead = _ahead(body)
+    if ahead:
+        body = body_of(AHEAD)
+        ahead(body)
+        body.f.ret()
+
+
+def _ahead(body: Body) -> Callable[[Body], None] | None:
+    """Return what emits prefetches of the bytes that a kernel reads first, where it has that."""
+    if not any(isinstance(op, mir.MatmulOp) for op in body.ops):
+        return None
+    from rlx.lowering.model_kernels import contraction_ahead
+
+    return contraction_ahead(body)
 
 
 def _sizes(f: Function, table: DimTable, free: dict[str, Value]) -> dict[str, Value]:

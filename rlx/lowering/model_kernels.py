@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from math import prod
 
 from xdsl.ir import Operation, SSAValue
 
 from rlx.dialects import mir
-from rlx.dialects.common import dims_of, element_bytes, format_of, spell
+from rlx.dialects.common import Dim, dims_of, element_bytes, format_of, spell
 from rlx.errors import RlxError
 from rlx.lowering.abi import COUNTER_OFFSET
 from rlx.lowering.attention import (
@@ -20,7 +21,7 @@ from rlx.lowering.body import Body, width_of
 from rlx.lowering.contract import Group
 from rlx.lowering.formats import emit_unpack_row
 from rlx.lowering.gemm import emit_gemm
-from rlx.lowering.gemv import emit_gemv
+from rlx.lowering.gemv import emit_gemv, emit_gemv_ahead
 from rlx.lowering.kernels import no_family
 from rlx.lowering.kv_cache import Attention
 from rlx.lowering.pack import emit_pack
@@ -70,41 +71,67 @@ def _attention_facts(op: mir.AttentionOp) -> Attention:
     return Attention(heads, kv_heads, head_dim, capacity, op.scale.value.data)
 
 
+@dataclass(frozen=True)
+class _Contraction:
+    """A kernel's products of one input with packed weights."""
+
+    source: SSAValue
+    rows: Dim
+    k: int
+    epilogue: Sequence[Operation]
+    groups: list[list[mir.MatmulOp]]
+    specs: list[Group]
+    weights: list[list[Value]]
+
+    @staticmethod
+    def of(body: Body) -> _Contraction:
+        matmuls = [op for op in body.ops if isinstance(op, mir.MatmulOp)]
+        inputs = {m.input for m in matmuls}
+        if len(inputs) != 1:
+            raise RlxError("matmul: expected products of one input in a kernel")
+        source = inputs.pop()
+        epilogue = [op for op in body.ops if isinstance(op, EPILOGUE)]
+        groups = _joint(matmuls, epilogue)
+        specs = [
+            Group(tuple(format_of(m.weight.type) for m in g), width_of(g[0].result)) for g in groups
+        ]
+        weights = [[body.pointers[m.weight] for m in g] for g in groups]
+        rows, k = dims_of(source.type)[0], width_of(source)
+        return _Contraction(source, rows, k, epilogue, groups, specs, weights)
+
+
 def emit_contraction(body: Body) -> None:
     """Rows times packed weights, after a norm of the one row or none, before any epilogue."""
-    f = body.f
-    matmuls = [op for op in body.ops if isinstance(op, mir.MatmulOp)]
-    inputs = {m.input for m in matmuls}
-    if len(inputs) != 1:
-        raise RlxError("matmul: expected products of one input in a kernel")
-    source = inputs.pop()
-    k = width_of(source)
-    rows = dims_of(source.type)[0]
-    epilogue = [op for op in body.ops if isinstance(op, EPILOGUE)]
-    groups = _joint(matmuls, epilogue)
-    specs = [
-        Group(tuple(format_of(m.weight.type) for m in g), width_of(g[0].result)) for g in groups
-    ]
-    weights = [[body.pointers[m.weight] for m in g] for g in groups]
-    programs = [Panels(body, _reached(group, epilogue)) for group in groups]
+    f, c = body.f, _Contraction.of(body)
+    programs = [Panels(body, _reached(group, c.epilogue)) for group in c.groups]
 
     def store(g: int, row: Value, panel: Value, values: list[Value]) -> None:
-        products: list[SSAValue] = [m.result for m in groups[g]]
+        products: list[SSAValue] = [m.result for m in c.groups[g]]
         programs[g].run(row, panel, dict(zip(products, values, strict=True)))
 
-    if rows == 1:
-        row = _normalised(body, source, k)
+    if c.rows == 1:
+        row = _normalised(body, c.source, c.k)
         emit_gemv(
-            f, k, specs, row, weights, body.tid, body.threads,
+            f, c.k, c.specs, row, c.weights, body.tid, body.threads,
             lambda _, g, panel, values: store(g, i64(0), panel, values),
         )  # fmt: skip
         return
-    if source not in body.pointers:
+    if c.source not in body.pointers:
         raise RlxError("matmul: a norm is part of a product's kernel for a single row only")
     emit_gemm(
-        f, k, specs, body.pointers[source], k * 4, body.size(rows), weights, body.tid,
+        f, c.k, c.specs, body.pointers[c.source], c.k * 4, body.size(c.rows), c.weights, body.tid,
         body.threads, lambda _, g, row, panel, values: store(g, row, panel, values),
     )  # fmt: skip
+
+
+def contraction_ahead(body: Body) -> Callable[[Body], None] | None:
+    """Return what asks for the weights that a product reads first: of one row, which waits."""
+    return _emit_ahead if _Contraction.of(body).rows == 1 else None
+
+
+def _emit_ahead(body: Body) -> None:
+    c = _Contraction.of(body)
+    emit_gemv_ahead(body.f, c.k, c.specs, c.weights, body.tid, body.threads)
 
 
 def _normalised(body: Body, source: SSAValue, k: int) -> Value:

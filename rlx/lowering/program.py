@@ -135,8 +135,15 @@ class _Job:
     def _load_sizes(self) -> None:
         self.sizes = [self._word(abi.DIMS + i) for i in range(len(self.table.free))]
 
-    def wait(self) -> None:
-        self.f.call(self.barrier, "void", self.words[abi.TEAM], self.threads)
+    def wait(self, meanwhile: Callable[[], object] | None = None) -> None:
+        """Emit a barrier, and what a thread does before it waits in it."""
+        f, team = self.f, self.words[abi.TEAM]
+        if meanwhile is None:
+            f.call(self.barrier, "void", team, self.threads)
+            return
+        seen = f.call("arrive", "i32", team, self.threads)
+        meanwhile()
+        f.call("leave", "void", team, seen)
 
     def _mark(self, op: Operation | None, layer: Value | None = None) -> None:
         """Emit a mark after a launch or a barrier; of None, that where a token is handed on."""
@@ -248,7 +255,7 @@ class _Job:
                     self._mark(op, layer)
                     self.launched = True
                 case lir.BarrierOp() if self.launched:
-                    self.wait()
+                    self.wait(self._ahead(op, job, known, layer))
                     self._mark(op, layer)
                 case lir.LoopOp() if _runs_in(op, job):
                     self._loop(op, job, known)
@@ -302,10 +309,32 @@ class _Job:
         byte = self.f.load("i8", self._address(value, known, layer), align=1)
         return self.f.icmp("ne", byte, 0)
 
+    def _ahead(
+        self,
+        barrier: lir.BarrierOp,
+        job: lir.Job,
+        known: dict[SSAValue, Value],
+        layer: Value | None,
+    ) -> Callable[[], None] | None:
+        """Return what asks for the bytes that the launch behind a barrier reads first, if any."""
+        op = barrier.next_op
+        while isinstance(op, lir.RefOp | lir.ViewOp):
+            op = op.next_op
+        if not isinstance(op, lir.LaunchOp) or op.job is not job:
+            return None
+        name = abi.AHEAD.format(op.kernel.root_reference.data)
+        if not self.f.module.defines(name):
+            return None
+        return partial(self._call, name, op, known, layer)
+
     def _launch(self, op: lir.LaunchOp, known: dict[SSAValue, Value], layer: Value | None) -> None:
+        self._call(abi.KERNEL.format(op.kernel.root_reference.data), op, known, layer)
+
+    def _call(
+        self, name: str, op: lir.LaunchOp, known: dict[SSAValue, Value], layer: Value | None
+    ) -> None:
         buffers = [*op.ins, *op.outs, *([op.scratch] if op.scratch is not None else [])]
         pointers = [self._address(v, known, layer) for v in buffers]
-        name = abi.KERNEL.format(op.kernel.root_reference.data)
         self.f.call(name, "void", *pointers, *self.sizes, self.tid, self.threads)
 
     def _address(self, value: SSAValue, known: dict[SSAValue, Value], layer: Value | None) -> Value:

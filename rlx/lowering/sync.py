@@ -59,13 +59,31 @@ def emit_barrier(module: Module) -> str:
     if module.defines("barrier"):
         return "barrier"
     _emit_wait(module)
+    _emit_arrive(module)
+    f = module.function("leave", [("ptr", "team"), ("i32", "seen")])
+    team, seen = f.params
+    f.call("wait", "void", f.at(team, GENERATION), seen, f.at(team, BARRIER_SLEEPERS))
+    f.ret()
     f = module.function("barrier", [("ptr", "team"), ("i64", "threads")])
     team, threads = f.params
+    f.call("leave", "void", team, f.call("arrive", "i32", team, threads))
+    f.ret()
+    return "barrier"
+
+
+def _emit_arrive(module: Module) -> None:
+    """
+    Define `i32 arrive(ptr team, i64 threads)`: the first half of a barrier.
+
+    What it returns is for `void leave(ptr team, i32 seen)`, the other half.
+    """
+    f = module.function("arrive", [("ptr", "team"), ("i64", "threads")], result="i32")
+    team, threads = f.params
+    generation = f.at(team, GENERATION)
+    # Read before arriving: it cannot change until this thread has arrived too.
+    seen = f.load_atomic("i32", generation, "monotonic")
 
     def meet() -> list[Value]:
-        generation = f.at(team, GENERATION)
-        # Read before arriving: it cannot change until this thread has arrived too.
-        seen = f.load_atomic("i32", generation, "monotonic")
         before = f.atomic_rmw("add", f.at(team, ARRIVED), i32(1), "acq_rel")
         last = f.icmp("eq", f.cast("zext", before, "i64"), f.sub(threads, 1))
 
@@ -74,15 +92,11 @@ def emit_barrier(module: Module) -> str:
             _advance(f, generation, f.at(team, BARRIER_SLEEPERS))
             return []
 
-        def wait() -> list[Value]:
-            f.call("wait", "void", generation, seen, f.at(team, BARRIER_SLEEPERS))
-            return []
+        f.if_(last, release)
+        return [seen]
 
-        return f.if_(last, release, wait)
-
-    f.if_(f.icmp("ne", threads, 1), meet)
-    f.ret()
-    return "barrier"
+    # A thread alone has nobody to wait for: any other generation is past.
+    f.ret(*f.if_(f.icmp("ne", threads, 1), meet, lambda: [f.sub(seen, 1)]))
 
 
 def emit_team(module: Module) -> None:

@@ -270,12 +270,12 @@ def test_gemv_is_more_exact_than_a_sequential_f32_sum(name: str, k: int, level: 
     assert ours < nmse(sequential(row, values[0][0]), exact)
 
 
-def rounded_to_8_bits(row: np.ndarray) -> np.ndarray:
-    """Return activations as a fast product takes them: integers of 127 over a block's largest."""
+def rounded_to_16_bits(row: np.ndarray) -> np.ndarray:
+    """Return activations as a fast product takes them: integers of 32639 over a block's largest."""
     blocks = row.reshape(-1, 32)
     largest = abs(blocks).max(1, keepdims=True)
-    up = np.divide(np.float32(127), largest, where=largest > 0, out=np.zeros_like(largest))
-    return (np.rint(blocks * up) * (largest.astype(np.float64) / 127)).reshape(-1)
+    up = np.divide(np.float32(32639), largest, where=largest > 0, out=np.zeros_like(largest))
+    return (np.rint(blocks * up) * (largest.astype(np.float64) / 32639)).reshape(-1)
 
 
 @pytest.mark.parametrize("name", QUANTISED)
@@ -286,7 +286,7 @@ def test_fast_gemv_rounds_activations_and_nothing_else(name: str):
     weights, values = weights_of(rng, groups, k)
     row = (rng.standard_normal(k) * 10.0 ** rng.uniform(-3, 2, k)).astype(np.float32)
     row[:32], row[32] = 0, -0.0
-    expected = values[0][0] @ rounded_to_8_bits(row)
+    expected = values[0][0] @ rounded_to_16_bits(row)
     scale = abs(values[0][0]) @ abs(row).astype(np.float64)
     for level in LEVELS:
         gemv = Gemv(level, k, groups, fast=True)
