@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from rlx.checks import choice, integer
 from rlx.compiler import STAGES, collector_paused, compile_program, compile_text
+from rlx.contract.quant import KV_FORMATS, KvFormat
 from rlx.errors import RlxError
 from rlx.flow.profile import CompileProfile
 from rlx.flow.source import WeightSource
@@ -51,6 +52,8 @@ class Model:
     """`exact`, or `fast` for functions of f32 that may lose some bits."""
     marks: bool = False
     """Whether threads note when they come to each launch and barrier."""
+    kv_cache: KvFormat = "f32"
+    """What the keys and values of earlier positions are kept in."""
 
     def build(self, program: str) -> ModuleOp:
         from xdsl.dialects.builtin import UnitAttr
@@ -58,7 +61,13 @@ class Model:
         from rlx.dialects.lir import MARKS, set_precision
 
         module = self.family.build(
-            self.config, self.source, program, self.max_context, CHUNK, self.profile
+            self.config,
+            self.source,
+            program,
+            self.max_context,
+            CHUNK,
+            self.profile,
+            self.kv_cache,
         )
         set_precision(module, self.precision)
         if self.marks:
@@ -84,16 +93,20 @@ class Model:
             repr(self.profile),
             self.precision,
             self.marks,
+            self.kv_cache,
         )
 
 
-def open_model(path: object, max_context: int | None, profile: object = None) -> Model:
+def open_model(
+    path: object, max_context: int | None, profile: object = None, kv_cache: str = "f32"
+) -> Model:
     """
     Open and check a model's file.
 
-    Raises RlxError for a file that is missing, malformed, or of an unsupported kind, and for a
-    context that the model doesn't have.
+    Raises RlxError for a file that is missing, malformed, or of an unsupported kind, for a context
+    that the model doesn't have, and for a format that is none of a cache.
     """
+    kept = cast(KvFormat, choice("kv_cache", kv_cache, KV_FORMATS))
     profile = CompileProfile.of(profile)
     if not isinstance(path, str | os.PathLike):
         raise RlxError(f"path: expected that of a GGUF file, got {path!r}")
@@ -105,7 +118,7 @@ def open_model(path: object, max_context: int | None, profile: object = None) ->
     if max_context is None:
         max_context = min(limit, DEFAULT_CONTEXT)
     max_context = integer("max_context", max_context, 1, limit)
-    return Model(file, fam, config, GgufWeights(file), max_context, profile)
+    return Model(file, fam, config, GgufWeights(file), max_context, profile, kv_cache=kept)
 
 
 def _compiled(model: Model, name: str, target: Target) -> Compiled:
@@ -172,23 +185,27 @@ def load(
     max_context: int | None = None,
     verify: bool = False,
     profile: CompileProfile | str | os.PathLike[str] | None = None,
+    kv_cache: str = "f32",
 ) -> LanguageModel:
     """
     Load a language model from a GGUF file and compile it for this machine.
 
     `precision`: `exact` has f32's accuracy in activations and products; `fast` rounds activations
-    to 8 bits before the products of decode with quantised weights (`lowering/digits.py`), and
+    to 16 bits before the products of decode with quantised weights (`lowering/digits.py`), and
     functions such as silu lose a few bits (`vmath_fast`). Weights are as they are in the file.
     `auto` is `exact` where no profile says otherwise. `threads` is clamped to the CPUs that this
     process may use. `max_context` bounds prompt and answer together (default: the model's, up to
     2048).
     `verify` checks the memory plans first, by an analysis of its own. `profile`, or the path of a
     `*.rlx.toml` file, says which passes run, and how values are stored between operations.
+    `kv_cache` is what the keys and values of earlier positions are kept in, whatever the precision:
+    `f32` loses nothing; `f16` and `bf16` take half the memory, and half the time to read, and are
+    rounded once to 11 or 8 digits (f16 has none beyond 65,504: larger ones become infinite).
     Raises RlxError for a file or an option that rlx can't serve.
     """
     started = time.perf_counter()
     precision = choice("precision", precision, PRECISIONS)
-    model = open_model(path, max_context, profile)
+    model = open_model(path, max_context, profile, kv_cache)
     model.precision = "fast" if precision == "fast" else "exact"
     if precision == "exact" and model.profile is not None and model.profile.narrows:
         raise RlxError(
@@ -216,6 +233,7 @@ def load(
         compile_s=compile_s,
         compilations=Compilations.count - compiled,
         threads=team.threads,
+        kv_cache=model.kv_cache,
         arena_bytes=sum(p.manifest.arena_bytes for p in programs),
         arena_lower_bound_bytes=sum(p.manifest.arena_lower_bound_bytes for p in programs),
         state_bytes=decode.manifest.state_bytes,

@@ -6,7 +6,7 @@ Source: the GGUF and ggml format specification. All of ours counts bytes with th
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Literal, NamedTuple, TypeAlias, get_args
 
 
 class GgmlType(NamedTuple):
@@ -62,3 +62,7 @@ WEIGHT_FORMATS = (
     "q2_k", "q3_k", "q4_k", "q5_k", "q6_k",
 )  # fmt: skip
 """Those that programs read."""
+
+KvFormat: TypeAlias = Literal["f32", "f16", "bf16"]
+KV_FORMATS: tuple[str, ...] = get_args(KvFormat)
+"""The formats in which a model may keep the keys and values of earlier positions."""

@@ -78,7 +78,11 @@ class WeightOp(IRDLOperation):
 
 @op_definition
 class StateOp(IRDLOperation):
-    """Declares persistent state, one member for each layer: `capacity` positions of a width."""
+    """
+    Declares persistent state, one member for each layer: `capacity` positions of a width.
+
+    Elements are f32, f16 or bf16: what is kept of the f32 rows that are appended.
+    """
 
     name = "hir.state"
     sym_name = prop_def(SymbolNameConstraint())
@@ -152,7 +156,11 @@ class GluOp(IRDLOperation):
 
 @op_definition
 class AppendOp(IRDLOperation):
-    """Writes rows into a state at position `start`; gives the rows of the state up to them."""
+    """
+    Writes rows into a state at position `start`; gives the rows of the state up to them.
+
+    Rows of f32 are rounded once to the state's elements, to nearest, ties to even.
+    """
 
     name = "hir.append"
     input = operand_def(AnyTensor)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from math import prod
 from typing import cast
 
@@ -26,6 +26,8 @@ from rlx.dialects.common import Dim, dims_of, element_of, spell, tensor
 FLOATS = (f32, f64)
 """Elements that arithmetic takes; f16 and bf16 are for storage: cast them."""
 STORAGE = (f16, bf16)
+STORED: Mapping[str, Attribute] = {"f32": f32, "f16": f16, "bf16": bf16}
+"""What numbers that are computed in f32 may be kept in, by name."""
 I8, U8, U32 = IntegerType(8), *(IntegerType(n, Signedness.UNSIGNED) for n in (8, 32))
 INTEGERS = (*(IntegerType(n) for n in (8, 16, 32, 64)), U8, U32)
 """Those without a sign in their name, i8 to i64, have one."""

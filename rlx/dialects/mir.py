@@ -191,7 +191,8 @@ class AppendOp(IRDLOperation):
     """
     Writes rows into a state from position `start`; gives a view of the positions filled.
 
-    The state's role and head_dim choose the layout of its bytes.
+    Rows of f32 are rounded once to the state's elements, to nearest, ties to even. The state's role
+    and head_dim choose the layout of its bytes.
     """
 
     name = "mir.append"
@@ -229,6 +230,11 @@ class AppendOp(IRDLOperation):
     def verify_(self) -> None:
         shapes.check_append(self.name, self.input.type, self.result.type)
         shapes.check_append(self.name, self.input.type, self.state.type)
+        if element_of(self.result.type) != element_of(self.state.type):
+            raise VerifyException(
+                f"{self.name}: expected a result of the state's elements, "
+                f"got {spell(self.state.type)} and {spell(self.result.type)}"
+            )
         shapes.check_state(self.name, self.state.type, self.head_dim.value.data)
 
 

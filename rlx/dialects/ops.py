@@ -264,6 +264,7 @@ class Attention(IRDLOperation, ABC):
 
     `[rows, heads * head_dim], [keys, kv_heads * head_dim] x 2 -> [rows, heads * head_dim]`; the
     last row is the query at position keys - 1. Heads share keys in groups (Ainslie et al., 2023).
+    Keys and values are f32, f16 or bf16, all that is computed with them is f32.
     """
 
     T: ClassVar = VarConstraint("T", AnyTensor)

@@ -17,6 +17,7 @@ from rlx.dialects.common import (
     spell,
     tensor,
 )
+from rlx.dialects.infer import STORED
 
 
 def expect(op: Operation, given: Attribute, inferred: Attribute) -> None:
@@ -36,7 +37,7 @@ def check_numbers(what: str, type_: Attribute) -> None:
 def check_state(what: str, type_: Attribute, head_dim: int) -> None:
     """A state is `[capacity, width]`, a row of whole heads for each position."""
     check_numbers(what, type_)
-    _floats(what, type_)
+    _kept(what, type_)
     _, width = _matrix(what, type_)
     if head_dim < 1 or not isinstance(width, int) or width % head_dim:
         raise VerifyException(
@@ -56,6 +57,14 @@ def _floats(what: str, *types: Attribute) -> None:
     for type_ in types:
         if element_of(type_) != f32:
             raise VerifyException(f"{what}: expected elements of f32, got {spell(type_)}")
+
+
+def _kept(what: str, type_: Attribute) -> None:
+    """The rows of a state are computed in f32 and kept in that or in half as many bits."""
+    if element_of(type_) not in STORED.values():
+        raise VerifyException(
+            f"{what}: expected elements of {', '.join(STORED)}, got {spell(type_)}"
+        )
 
 
 def check_blocks(what: str, type_: Attribute) -> None:
@@ -138,7 +147,8 @@ def check_rope(what: str, input_: Attribute, cos: Attribute, sin: Attribute, hea
 
 
 def check_append(what: str, input_: Attribute, result: Attribute) -> None:
-    _floats(what, input_, result)
+    _floats(what, input_)
+    _kept(what, result)
     _, width = _matrix(what, input_)
     _, result_width = _matrix(what, result)
     if width != result_width:
@@ -148,7 +158,8 @@ def check_append(what: str, input_: Attribute, result: Attribute) -> None:
 
 
 def check_attention(what: str, query: Attribute, keys: Attribute, head_dim: int) -> None:
-    _floats(what, query, keys)
+    _floats(what, query)
+    _kept(what, keys)
     _, width = _matrix(what, query)
     _, kv_width = _matrix(what, keys)
     if not isinstance(width, int) or not isinstance(kv_width, int) or head_dim < 1:

@@ -8,13 +8,16 @@ The stages here differ in where the keys before this step are: in the state of t
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 
+from rlx.contract.quant import KvFormat
 from rlx.dialects import hir, mir
 from rlx.dialects.common import Dim
+from rlx.dialects.infer import STORED
 from rlx.dialects.kinds import BinaryKind, CompareKind
 from rlx.dialects.ops import StateRole
 from rlx.errors import RlxError
@@ -195,7 +198,7 @@ def _keys(past: Dim, rows: Dim) -> Dim:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Attention:
+class _Attention(ABC):
     """
     What attention has in common: the stages of its projections, and the features of a head.
 
@@ -227,6 +230,7 @@ class _Attention:
         scale = 1 / math.sqrt(self.head_dim) if self.scale is None else self.scale
         return ctx.apply(self.output, _hinted(self.attend(ctx, q, k, v, scale), "attn"))
 
+    @abstractmethod
     def attend(
         self, ctx: FlowCtx, q: FlowValue, k: FlowValue, v: FlowValue, scale: float
     ) -> FlowValue:
@@ -235,7 +239,6 @@ class _Attention:
 
         What it sees beside them is what the classes below differ in.
         """
-        raise NotImplementedError
 
 
 def _hinted(x: FlowValue, hint: str) -> FlowValue:
@@ -256,16 +259,22 @@ class SelfAttention(_Attention):
     Causal attention on the positions so far.
 
     Appends the rows' keys and values to the states `k_cache` and `v_cache`, of `capacity`
-    positions, so that the same stage serves prompts and single tokens.
+    positions in the format `cache`, so that the same stage serves prompts and single tokens.
     """
 
     capacity: int
+    cache: KvFormat = "f32"
 
     def attend(
         self, ctx: FlowCtx, q: FlowValue, k: FlowValue, v: FlowValue, scale: float
     ) -> FlowValue:
-        keys = ctx.append("k_cache", StateRole.KEYS, self.capacity, self.head_dim, k)
-        values = ctx.append("v_cache", StateRole.VALUES, self.capacity, self.head_dim, v)
+        keys, values = (
+            ctx.append(name, role, self.capacity, self.head_dim, x, STORED[self.cache])
+            for name, role, x in (
+                ("k_cache", StateRole.KEYS, k),
+                ("v_cache", StateRole.VALUES, v),
+            )
+        )
         return ctx.insert(hir.AttentionOp(q.id, keys.id, values.id, self.head_dim, scale))
 
 

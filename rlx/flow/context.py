@@ -258,23 +258,29 @@ class FlowCtx:
         return self.state.streams[name]
 
     def append(
-        self, state: str, role: StateRole, capacity: int, head_dim: int, x: FlowValue
+        self,
+        state: str,
+        role: StateRole,
+        capacity: int,
+        head_dim: int,
+        x: FlowValue,
+        kept: Attribute = f32,
     ) -> FlowValue:
         """
         Write `[rows, width]` to a state at position `past`; return its `[keys, width]` so far.
 
-        Declares the state, with a member of `capacity` positions for each layer, when it is new.
-        Raises RlxError if it was declared otherwise.
+        Declares the state, with a member of `capacity` positions of `kept` elements for each layer,
+        when it is new. Raises RlxError if it was declared otherwise.
         """
         self.hir()
         width = x.shape[1]
-        new = hir.StateOp(state, role, head_dim, tensor([capacity, width]))
+        new = hir.StateOp(state, role, head_dim, tensor([capacity, width], kept))
         old = self._symbols.get(state)
         if old is None:
             self._declare(state, new)
         elif not old.is_structurally_equivalent(new):
             raise RlxError(f"state @{state} is declared as '{old}', not as '{new}'")
-        return self.insert(hir.AppendOp(x.id, state, PAST, tensor([KEYS, width])), state)
+        return self.insert(hir.AppendOp(x.id, state, PAST, tensor([KEYS, width], kept)), state)
 
     def outline(
         self, name: str, layer: int, stage: FlowStage, x: FlowValue, streams: Sequence[str] = ()

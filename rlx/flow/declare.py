@@ -10,9 +10,6 @@ from xdsl.dialects.builtin import (
     DictionaryAttr,
     StringAttr,
     TensorType,
-    bf16,
-    f16,
-    f32,
 )
 from xdsl.dialects.func import FuncOp
 from xdsl.ir import Attribute, Block, Operation, SSAValue
@@ -20,10 +17,9 @@ from xdsl.ir import Attribute, Block, Operation, SSAValue
 from rlx.contract.quant import WEIGHT_FORMATS
 from rlx.dialects import hir
 from rlx.dialects.common import QuantType, tensor
+from rlx.dialects.infer import STORED
 from rlx.errors import RlxError
 from rlx.flow.source import LAYER, WeightInfo
-
-_FLOATS: dict[str, Attribute] = {"f32": f32, "f16": f16, "bf16": bf16}
 
 
 def weight_type(key: str, info: WeightInfo) -> TensorType[Attribute]:
@@ -33,7 +29,7 @@ def weight_type(key: str, info: WeightInfo) -> TensorType[Attribute]:
             f"weight {key!r}: the format {info.format!r} is not supported: "
             f"expected one of {', '.join(WEIGHT_FORMATS)}"
         )
-    element = _FLOATS.get(info.format)
+    element = STORED.get(info.format)
     return tensor(info.shape, element or QuantType(StringAttr(info.format)))
 
 

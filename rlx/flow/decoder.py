@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
+from rlx.contract.quant import KvFormat
 from rlx.errors import RlxError
 from rlx.flow.attention import BoundAttention, HeadNorm, Rope, SelfAttention, SelfAttnPrefill
 from rlx.flow.context import PAST, FlowCtx, FlowStage
@@ -35,6 +36,8 @@ class LlamaDecodeLayer:
     prefix: str = f"blk.{LAYER}."
     tap: bool = False
     """Whether the keys and values of these rows are named: see `LlamaKvTap`."""
+    cache: KvFormat = "f32"
+    """What the keys and values of `capacity` positions are kept in."""
     pairs: ClassVar[Literal["neighbours", "halves"]] = "neighbours"
 
     def emit(self, ctx: FlowCtx, x: FlowValue) -> FlowValue:
@@ -88,7 +91,7 @@ class LlamaDecodeLayer:
             )
         return SelfAttention(
             query=query, key=key, value=value, output=output, head_dim=self.head_dim,
-            rope=rope, scale=scale, tap=self.tap, capacity=self.capacity,
+            rope=rope, scale=scale, tap=self.tap, capacity=self.capacity, cache=self.cache,
         )  # fmt: skip
 
 

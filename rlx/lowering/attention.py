@@ -117,7 +117,7 @@ def _block(
     causal: bool,
 ) -> Block:
     """Return the block of a kv head's keys from position `start` on, of `keys` from position 0."""
-    at = [f.at(f.at(cache, head, a.head_bytes), start, a.row_bytes) for cache in (k, v)]
+    at = [f.at(f.at(cache, head, a.head_bytes), start, a.cached_bytes) for cache in (k, v)]
     size = PREFILL_KEYS if causal else DECODE_KEYS
     return Block(*at, keys=f.sub(keys, start), size=size, causal=causal)
 

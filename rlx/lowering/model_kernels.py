@@ -68,7 +68,8 @@ def _attention_facts(op: mir.AttentionOp) -> Attention:
             f"got {spell(rows.input.type)} and head_dim {head_dim}"
         )
     heads, kv_heads = width_of(op.query) // head_dim, width_of(op.keys) // head_dim
-    return Attention(heads, kv_heads, head_dim, capacity, op.scale.value.data)
+    kept = format_of(rows.input.type)
+    return Attention(heads, kv_heads, head_dim, capacity, op.scale.value.data, kept)
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from rlx.lowering.emitter import Function
-from rlx.lowering.kv_cache import LINE, Attention
+from rlx.lowering.kv_cache import LINE, Attention, load_cached
 from rlx.lowering.rows import VECTOR
 from rlx.lowering.target import PANEL, Target
 from rlx.lowering.values import Index, Value, f32, i32, i64
@@ -111,12 +111,12 @@ def _scores(
     def group(first: Value, _: list[Value]) -> list[Value]:
         # A group may reach past the last block: it reads that again, and the mask removes it.
         within = [f.umin(f.add(first, j), f.sub(key_blocks, 1)) for j in range(width)]
-        keys = [f.at(block.k, b, PANEL * a.row_bytes) for b in within]
+        keys = [f.at(block.k, b, PANEL * a.cached_bytes) for b in within]
 
         def features(d: Value, sums: list[Value]) -> list[Value]:
             for step in range(4):
                 at = f.add(d, step)
-                vectors = [f.load(VECTOR, f.at(key, at, LINE)) for key in keys]
+                vectors = [load_cached(f, a, f.at(key, at, a.chunk_bytes)) for key in keys]
                 for r in range(rows):
                     x = f.splat(f.load("float", f.at(f.at(q, at, 4), r * a.row_bytes)), PANEL)
                     for j in range(width):
@@ -211,8 +211,8 @@ def _accumulate(f: Function, a: Attention, block: Block, state: Value, p: Value,
         ]
 
         def add(key: Value, sums: list[Value], first_row: int) -> list[Value]:
-            value = f.at(f.at(block.v, key, a.row_bytes), first, LINE)
-            vectors = [f.load(VECTOR, f.at(value, c * LINE)) for c in range(count)]
+            value = f.at(f.at(block.v, key, a.cached_bytes), first, a.chunk_bytes)
+            vectors = [load_cached(f, a, f.at(value, c * a.chunk_bytes)) for c in range(count)]
             result = sums[: first_row * count]
             for r in range(first_row, rows):
                 weight = f.load("float", f.at(f.at(p, key, 4), r * block.size * 4))

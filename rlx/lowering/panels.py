@@ -9,7 +9,7 @@ from typing import cast
 from xdsl.ir import Operation, SSAValue
 
 from rlx.dialects import mir
-from rlx.dialects.common import dims_of, spell
+from rlx.dialects.common import dims_of, format_of, spell
 from rlx.errors import RlxError
 from rlx.lowering.body import Body, width_of
 from rlx.lowering.contract import store_panel
@@ -103,7 +103,7 @@ class Panels:
                 f"got {spell(op.state.type)} and head_dim {head_dim}"
             )
         kv_heads = width // head_dim
-        facts = Attention(kv_heads, kv_heads, head_dim, capacity, 1.0)
+        facts = Attention(kv_heads, kv_heads, head_dim, capacity, 1.0, format_of(op.state.type))
         position = f.add(self.body.size(op.start.data), row)
         store = store_k_panel if str(op.role.data) == "keys" else store_v_panel
         store(f, facts, self.body.pointers[op.state], position, panel, value)

@@ -10,7 +10,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from rlx.contract.quant import WEIGHT_FORMATS
+from rlx.checks import choice
+from rlx.contract.quant import KV_FORMATS, WEIGHT_FORMATS, KvFormat
 from rlx.errors import RlxError
 from rlx.flow.profile import CompileProfile
 from rlx.flow.source import LAYER, WeightSource
@@ -210,16 +211,17 @@ def build(
     max_context: int,
     chunk: int = 512,
     profile: CompileProfile | None = None,
+    kv_cache: KvFormat = "f32",
 ) -> ModuleOp:
     """
     Return a program of the model in HIR.
 
     Both take `tokens [seq] i32` and `sampling [8] i32`, give `id [1] i32`, drawn from the last row
-    of logits, and `logits`, and share the states `k_cache` and `v_cache`, with room for
-    `max_context` positions, rounded up to 16. `past` positions are there already. `prefill` takes
-    up to `chunk` tokens and gives logits `[out, vocab]` of the last `out` of them; `decode` takes
-    one and gives `[1, vocab]`. `profile` is that of the program's kind unless one is given. Raises
-    RlxError for sizes out of range.
+    of logits, and `logits`, and share the states `k_cache` and `v_cache` in the format `kv_cache`,
+    with room for `max_context` positions, rounded up to 16. `past` positions are there already.
+    `prefill` takes up to `chunk` tokens and gives logits `[out, vocab]` of the last `out` of them;
+    `decode` takes one and gives `[1, vocab]`. `profile` is that of the program's kind unless one is
+    given. Raises RlxError for sizes out of range and for another format.
     """
     if program not in ("prefill", "decode"):
         raise RlxError(f"expected the program prefill or decode, got {program!r}")
@@ -228,6 +230,7 @@ def build(
             f"max_context: expected 1 to {config.context_length} ({_key('context_length')}), "
             f"got {max_context}"
         )
+    choice("kv_cache", kv_cache, KV_FORMATS)
     if chunk < 1:
         raise RlxError(f"chunk: expected at least 1 token, got {chunk}")
     # A model that is compiled already is configured without loading xDSL.
@@ -250,7 +253,7 @@ def build(
     flow.input("tokens", (seq,), i32).input("sampling", (8,), i32)
     flow.stage(stages.Embed("token_embd.weight"))
     flow.stage(RopeTables(config.rope_base, capacity, config.n_rot))
-    layer = LlamaDecodeLayer(config.head_dim, capacity, config.eps)
+    layer = LlamaDecodeLayer(config.head_dim, capacity, config.eps, cache=kv_cache)
     flow.stage(LlamaDecoder(config.layers, layer))
     flow.stage(stages.LastRows(out))
     flow.stage(stages.RmsNorm("output_norm.weight", config.eps))

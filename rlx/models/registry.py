@@ -10,6 +10,7 @@ from rlx.errors import RlxError
 if TYPE_CHECKING:
     from xdsl.dialects.builtin import ModuleOp
 
+    from rlx.contract.quant import KvFormat
     from rlx.flow.profile import CompileProfile
     from rlx.flow.source import WeightSource
     from rlx.frontends.gguf import GgufFile
@@ -37,6 +38,7 @@ class Family(Protocol):
         max_context: int,
         chunk: int = 512,
         profile: CompileProfile | None = None,
+        kv_cache: KvFormat = "f32",
     ) -> ModuleOp:
         """Return a program, `prefill` or `decode`, in HIR."""
         ...

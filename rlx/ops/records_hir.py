@@ -11,6 +11,7 @@ from xdsl.ir import Attribute, Block, Region, SSAValue
 from rlx.contract.opkind import OpKind
 from rlx.dialects import hir
 from rlx.dialects.common import DimDef, tensor
+from rlx.dialects.infer import STORED
 from rlx.dialects.kinds import BinaryKind, UnaryKind
 from rlx.dialects.ops import StateRole
 from rlx.dialects.writer import Writer
@@ -131,16 +132,17 @@ def _sample_attention(draw: Draw) -> Case:
     # The state is laid out for heads of whole vectors.
     head_dim = draw.choice([16, 32, 64])
     width, kv_width = kv_heads * group * head_dim, kv_heads * head_dim
-    capacity = 64
+    capacity, kept = 64, STORED[draw.choice(list(STORED))]
     declared = [
-        hir.StateOp(role.value, role, head_dim, tensor([capacity, kv_width])) for role in StateRole
+        hir.StateOp(role.value, role, head_dim, tensor([capacity, kv_width], kept))
+        for role in StateRole
     ]
     dims = [DimDef("rows", 1, 40), DimDef("past", 0, 24), DimDef("keys", 0, 0, "+", _KEYS)]
     types: list[Attribute] = [tensor(["rows", n]) for n in (width, kv_width, kv_width)]
     arrays = [draw.array((rows, n)) for n in (width, kv_width, kv_width)]
 
     def build(w: Writer, v: Sequence[SSAValue]) -> Sequence[SSAValue]:
-        filled = tensor(["keys", kv_width])
+        filled = tensor(["keys", kv_width], kept)
         keys, values = (
             w.add(hir.AppendOp(x, role.value, "past", filled))
             for x, role in zip(v[1:], StateRole, strict=True)

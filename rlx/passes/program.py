@@ -11,7 +11,7 @@ from xdsl.ir import Attribute, Operation
 from xdsl.utils.hints import isa
 
 from rlx.dialects import hir, lir, mir, ops
-from rlx.dialects.common import DimTable, PhaseAttr, dims_of, spell
+from rlx.dialects.common import DimTable, PhaseAttr, dims_of, element_of, spell
 from rlx.passes.diagnostics import IrError
 
 OpT = TypeVar("OpT", bound=Operation)
@@ -139,6 +139,12 @@ class Program:
 
     def _check_append(self, op: hir.AppendOp) -> None:
         state = self.lookup(op, op.state, hir.StateOp)
+        if element_of(op.result.type) != element_of(state.type):
+            fail(
+                op,
+                f"@{state.sym_name.data} is declared as {spell(state.type)}, "
+                f"got {spell(op.result.type)}",
+            )
         if dims_of(op.input.type)[-1] != dims_of(state.type)[-1]:
             fail(
                 op,

@@ -14,12 +14,11 @@ boundary, which stays as it is declared.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from xdsl.context import Context
-from xdsl.dialects.builtin import ModuleOp, bf16, f16, f32
+from xdsl.dialects.builtin import ModuleOp, f32
 from xdsl.ir import Attribute, Operation, SSAValue
 from xdsl.passes import ModulePass
 from xdsl.rewriter import InsertPoint, Rewriter
@@ -27,6 +26,7 @@ from xdsl.traits import IsTerminator
 
 from rlx.dialects import mir
 from rlx.dialects.common import element_of
+from rlx.dialects.infer import STORED
 from rlx.errors import RlxError
 
 Group: TypeAlias = Literal["compute", "reduction", "elementwise", "data_movement"]
@@ -48,8 +48,6 @@ GROUPS: dict[Group, tuple[type[Operation], ...]] = {
     ),
 }
 """The operations of each group. A reshape stores nothing, nor does a broadcast that is fused."""
-
-STORED: Mapping[str, Attribute] = {"f32": f32, "f16": f16, "bf16": bf16}
 
 
 @dataclass(frozen=True)

@@ -234,8 +234,8 @@ class Scope:
             self.reference.state[key] = np.full(shape, np.nan, self.reference.dtype)
         return self.reference.state[key]
 
-    def append(self, rows: Array, state: Array, start: str) -> Array:
-        """Write rows into a state from position `start`; return the positions filled."""
+    def append(self, rows: Array, state: Array, start: str, kept: Attribute) -> Array:
+        """Write rows into a state of a type from position `start`; return the positions filled."""
         first = self.size(start)
         last = first + len(rows)
         if last > len(state):
@@ -243,7 +243,7 @@ class Scope:
                 f"reference: append: expected positions below the capacity {len(state)}, "
                 f"got {first} to {last - 1}"
             )
-        state[first:last] = rows
+        state[first:last] = cast(rows, element_of(kept), self.reference.dtype)
         return state[:last]
 
 
@@ -323,7 +323,7 @@ def _(op: ops.Rope, scope: Scope, x: Array, cos: Array, sin: Array) -> Sequence[
 
 @evaluate.register
 def _(op: hir.AppendOp, scope: Scope, rows: Array) -> Sequence[Array]:
-    return [scope.append(rows, scope.state(op.state.string_value()), op.start.data)]
+    return [scope.append(rows, scope.state(op.state.string_value()), op.start.data, op.result.type)]
 
 
 @evaluate.register
@@ -333,7 +333,7 @@ def _(op: mir.LoadStateOp, scope: Scope) -> Sequence[Array]:
 
 @evaluate.register
 def _(op: mir.AppendOp, scope: Scope, rows: Array, state: Array) -> Sequence[Array]:
-    return [scope.append(rows, state, op.start.data)]
+    return [scope.append(rows, state, op.start.data, op.state.type)]
 
 
 @evaluate.register

@@ -36,6 +36,8 @@ class Stats:
     compile_s: float = 0.0
     compilations: int = 0
     threads: int = 1
+    kv_cache: str = "f32"
+    """What keys and values are kept in."""
     arena_bytes: int = 0
     arena_lower_bound_bytes: int = 0
     state_bytes: int = 0

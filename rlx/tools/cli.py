@@ -76,6 +76,7 @@ def _add_model(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("model", metavar="MODEL", help="path of a GGUF file")
     add("--max-context", type=int, metavar="N", help="tokens of prompt and answer together")
+    add("--kv-cache", default="f32", metavar="F", help="keys and values: f32 (default), f16, bf16")
     add("--profile", metavar="FILE", help="how to compile, a *.rlx.toml file")
     add("--debug", action="store_true", help="show the traceback of an error")
 
@@ -156,7 +157,7 @@ def _version() -> str:
 def _inspect(args: argparse.Namespace) -> None:
     from rlx.driver import open_model, print_ir
 
-    model = open_model(args.model, args.max_context, args.profile)
+    model = open_model(args.model, args.max_context, args.profile, args.kv_cache)
     print(print_ir(model, args.stage, args.program), end="")
 
 
@@ -213,7 +214,13 @@ def _generate(args: argparse.Namespace) -> None:
     checked_sampling(*sampling)
     checked_count(args.max_tokens)
     model = load(
-        args.model, args.precision, args.threads, args.max_context, args.verify, args.profile
+        args.model,
+        args.precision,
+        args.threads,
+        args.max_context,
+        args.verify,
+        args.profile,
+        args.kv_cache,
     )
     prompt_ids = _prompt_ids(args, text, model)
     # An answer may have characters that the terminal's encoding has not.
@@ -276,7 +283,7 @@ def _table(figures: dict[str, Any], verbose: bool) -> str:
         ("load", f"{f['load_s']:.2f} s, {f['compile_s']:.2f} s of it compiling"),
         ("memory", f"{mb('rss_anon_bytes')} resident, beside the mapped weights"),
         ("weights", f"{mb('weight_bytes')}, {mb('weight_bytes_per_step')} read in a step"),
-        ("arena, state", f"{mb('arena_bytes')}, {mb('state_bytes')}"),
+        ("arena, state", f"{mb('arena_bytes')}, {mb('state_bytes')} in {f['kv_cache']}"),
         ("threads", f"{f['threads']}, {f['barriers_per_step']} barriers in a step"),
         ("kernels", f"{f['kernels']}"),
     ]

@@ -1,4 +1,4 @@
-"""Attention against float64, with NaN wherever the cache isn't in use."""
+"""Attention against float64 on what the cache keeps, with NaN wherever it isn't in use."""
 
 import itertools
 import math
@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 from kernels import Buffer, Kernel, compile_kernel, levels, module_of, nmse
 
+from rlx.contract.quant import KV_FORMATS
+from rlx.dialects.infer import STORED
 from rlx.lowering.attention import (
     decode_scratch_bytes,
     emit_attention_decode,
@@ -15,6 +17,7 @@ from rlx.lowering.attention import (
 from rlx.lowering.emitter import Function
 from rlx.lowering.kv_cache import Attention, store_k_panel, store_v_panel
 from rlx.lowering.rows import VECTOR
+from rlx.reference.elements import bf16_values, rounded
 from rlx.runtime import jit
 
 DECODE = [("ptr", n) for n in ("q", "k", "v", "out", "scratch")]
@@ -22,13 +25,36 @@ DECODE += [("i64", n) for n in ("keys", "tid", "nth")]
 PREFILL = [("ptr", n) for n in ("q", "k", "v", "out")]
 PREFILL += [("i64", n) for n in ("rows", "past", "tid", "nth")]
 
+EDGES = np.array(
+    [
+        *(0.0, -0.0, math.inf, -math.inf, math.nan, 1e-40, -1e-45, 3e38, -3.4e38),
+        # Halfway between two numbers of f16, and of bf16; where f16 ends, and where it has no
+        # normal numbers.
+        *(1 + 2**-11, 1 + 3 * 2**-11, 1 + 2**-8, -1 - 3 * 2**-8, 1 + 2**-8 + 2**-20),
+        *(65504.0, 65519.0, 65520.0, -65520.0, 2**-14, 2**-24, 2**-25, 3 * 2**-26, -(2**-15) / 3),
+    ],
+    np.float32,
+)
+"""Numbers that round in ways of their own."""
+
 SHAPES = [(9, 3, 64), (2, 2, 80), (16, 1, 16), (7, 1, 48), (4, 4, 128)]
 CAPACITY = 336
 TOLERANCE = 1e-11
 
 
-def attention(heads: int, kv_heads: int, head_dim: int) -> Attention:
-    return Attention(heads, kv_heads, head_dim, CAPACITY, head_dim**-0.5)
+every_format = pytest.mark.parametrize("kept", KV_FORMATS)
+
+
+def attention(heads: int, kv_heads: int, head_dim: int, kept: str = "f32") -> Attention:
+    return Attention(heads, kv_heads, head_dim, CAPACITY, head_dim**-0.5, kept)
+
+
+def stored(x: np.ndarray, kept: str) -> np.ndarray:
+    """Return f32 as a cache has it, bf16 as its bits."""
+    if kept == "bf16":
+        return (rounded(x, STORED[kept]).view(np.uint32) >> 16).astype(np.uint16)
+    with np.errstate(over="ignore"):
+        return x.astype(np.float16 if kept == "f16" else np.float32)
 
 
 def decode_kernel(level: str, a: Attention) -> Kernel:
@@ -56,11 +82,12 @@ class Case:
         v = k.copy()
         k[:, :n], v[:, :n] = (x[:n].transpose(1, 0, 2) for x in (self.k, self.v))
         blocks = k.reshape(a.kv_heads, a.capacity // 16, 16, a.head_dim).transpose(0, 1, 3, 2)
-        return Buffer.of(blocks), Buffer.of(v)
+        return Buffer.of(stored(blocks, a.format)), Buffer.of(stored(v, a.format))
 
     def expected(self) -> np.ndarray:
         a = self.a
-        k, v = (np.repeat(x, a.group, axis=1).astype(np.float64) for x in (self.k, self.v))
+        kept = (rounded(x.astype(np.float64), STORED[a.format]) for x in (self.k, self.v))
+        k, v = (np.repeat(x, a.group, axis=1) for x in kept)
         scores = np.einsum("qhd,khd->hqk", self.q, k) * a.scale
         scores[:, np.arange(self.n)[None, :] > np.arange(self.n)[:, None]] = -math.inf
         weights = np.exp(scores - scores.max(2, keepdims=True))
@@ -88,8 +115,9 @@ class Case:
 
 @pytest.mark.parametrize("level", levels())
 @pytest.mark.parametrize("shape", SHAPES)
-def test_prefill(shape: tuple[int, int, int], level: str):
-    case = Case(attention(*shape), 150, seed=1)
+@every_format
+def test_prefill(shape: tuple[int, int, int], level: str, kept: str):
+    case = Case(attention(*shape, kept), 150, seed=1)
     kernel = prefill_kernel(level, case.a)
     whole = case.prefill(kernel, 0, 150)
     assert nmse(whole, case.expected()) < TOLERANCE
@@ -103,8 +131,9 @@ def test_prefill(shape: tuple[int, int, int], level: str):
 
 @pytest.mark.parametrize("level", levels())
 @pytest.mark.parametrize("shape", SHAPES)
-def test_decode(shape: tuple[int, int, int], level: str):
-    case = Case(attention(*shape), CAPACITY, seed=2)
+@every_format
+def test_decode(shape: tuple[int, int, int], level: str, kept: str):
+    case = Case(attention(*shape, kept), CAPACITY, seed=2)
     kernel, expected = decode_kernel(level, case.a), case.expected()
     for keys in (1, 15, 16, 17, 127, 128, 129, 300, CAPACITY):
         row = case.decode(kernel, keys)
@@ -112,8 +141,9 @@ def test_decode(shape: tuple[int, int, int], level: str):
         np.testing.assert_array_equal(case.decode(kernel, keys, threads=4), row)
 
 
-def test_prefill_at_the_end_of_the_cache():
-    case = Case(attention(9, 3, 64), CAPACITY, seed=3)
+@every_format
+def test_prefill_at_the_end_of_the_cache(kept: str):
+    case = Case(attention(9, 3, 64, kept), CAPACITY, seed=3)
     rows = case.prefill(prefill_kernel("host", case.a), CAPACITY - 3, CAPACITY, threads=2)
     assert nmse(rows, case.expected()[-3:]) < TOLERANCE
 
@@ -127,8 +157,9 @@ def test_large_scores():
 
 
 @pytest.mark.parametrize("level", levels())
-def test_a_later_nan_does_not_reach_earlier_rows(level: str):
-    case = Case(attention(9, 3, 64), 80, seed=5)
+@every_format
+def test_a_later_nan_does_not_reach_earlier_rows(level: str, kept: str):
+    case = Case(attention(9, 3, 64, kept), 80, seed=5)
     kernel = prefill_kernel(level, case.a)
     clean = case.prefill(kernel, 0, 80)
     case.k[77], case.v[77], case.q[77] = math.nan, math.nan, math.nan
@@ -139,8 +170,10 @@ def test_a_later_nan_does_not_reach_earlier_rows(level: str):
 
 @pytest.mark.parametrize("level", levels())
 @pytest.mark.parametrize("shape", [(9, 3, 64), (2, 2, 80)])
-def test_panels_go_where_attention_reads_them(shape: tuple[int, int, int], level: str):
-    case = Case(attention(*shape), 21, seed=6)
+@every_format
+def test_panels_go_where_attention_reads_them(shape: tuple[int, int, int], level: str, kept: str):
+    case = Case(attention(*shape, kept), 21, seed=6)
+    case.k[5].flat[: len(EDGES)] = case.v[6].flat[: len(EDGES)] = EDGES
     a = case.a
 
     def emit(f: Function) -> None:
@@ -160,14 +193,29 @@ def test_panels_go_where_attention_reads_them(shape: tuple[int, int, int], level
     for position in range(case.n):
         kernel(k, v, Buffer.of(case.k[position]), Buffer.of(case.v[position]), position)
     for cache, expected in zip((k, v), case.caches(case.n), strict=True):
-        shape_ = (a.cache_bytes // 4,)
-        np.testing.assert_array_equal(
-            cache.array(np.float32, *shape_), expected.array(np.float32, *shape_)
-        )
+        got, wanted = (numbers(buffer, a) for buffer in (cache, expected))
+        np.testing.assert_array_equal(got, wanted)
+        np.testing.assert_array_equal(np.signbit(got), np.signbit(wanted))
 
 
-def test_compiles_for_arm():
-    a = attention(9, 3, 64)
+def numbers(cache: Buffer, a: Attention) -> np.ndarray:
+    """Return the numbers of a cache; NaNs have one sign."""
+    count = a.cache_bytes // a.element_bytes
+    if a.format == "bf16":
+        found = bf16_values(cache.array(np.uint16, count))
+    else:
+        found = cache.array(np.float16 if a.format == "f16" else np.float32, count)
+    return np.where(np.isnan(found), math.nan, found)
+
+
+@pytest.mark.parametrize(("kept", "part"), [("f16", 2), ("bf16", 2), ("f32", 1)])
+def test_a_cache_is_as_large_as_its_format(kept: str, part: int):
+    assert attention(9, 3, 64, kept).cache_bytes == 3 * CAPACITY * 64 * 4 // part
+
+
+@every_format
+def test_compiles_for_arm(kept: str):
+    a = attention(9, 3, 64, kept)
     for params, emit in ((DECODE, emit_attention_decode), (PREFILL, emit_attention_prefill)):
         module = module_of("aarch64", params, lambda f, emit=emit: emit(f, a, *f.params))
         assert "fmla" in jit.assembly(module.text, module.target)

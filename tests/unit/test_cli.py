@@ -183,6 +183,20 @@ def test_inspect_takes_a_context(run: Callable[..., str], model: str):
     assert out == rlx.load(model, max_context=16).ir("hir")
 
 
+def test_keys_and_values_in_half_the_bits(run: Callable[..., str], model: str):
+    options = ("--prompt", "hello world", "-n", 9, "--json", "--no-stop")
+    whole, half = (
+        json.loads(run("generate", model, *options, "--kv-cache", kept)) for kept in ("f32", "bf16")
+    )
+    assert (whole["kv_cache"], half["kv_cache"]) == ("f32", "bf16")
+    assert whole["state_bytes"] == 2 * half["state_bytes"]
+    loaded = rlx.load(model, kv_cache="bf16")
+    assert half["ids"] == list(loaded.generate_ids("hello world", 9, stop=False))
+    out = run("inspect", model, "--stage", "lir", "--kv-cache", "bf16")
+    assert f"state {half['state_bytes']} weights" in out
+    assert out == loaded.ir("lir")
+
+
 # Bad input
 
 
@@ -350,6 +364,7 @@ def test_a_prompt_from_stdin_that_is_no_text(fail: Callable[..., str], model: st
         ),
         (["--max-context", str(10**30)], f"max_context: expected an integer from 1 to {CONTEXT}"),
         (["--precision", "half"], "precision: expected one of exact, fast, auto, got 'half'"),
+        (["--kv-cache", "half"], "kv_cache: expected one of f32, f16, bf16, got 'half'"),
         (["--json", "--quiet"], "not allowed with argument --json"),
         (["--temp", "1"], "unrecognized arguments: --temp 1"),
     ],

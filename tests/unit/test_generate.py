@@ -10,7 +10,7 @@ import struct
 import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -71,8 +71,9 @@ class Case:
     context: int
 
     def reference(self, ids: Sequence[int]) -> np.ndarray:
-        """The logits of all tokens in float64, in the same chunks."""
-        module = open_model(self.path, self.context).build("prefill")
+        """The logits of all tokens in float64, in the same chunks, with the same cache."""
+        kept = self.model.stats.kv_cache
+        module = open_model(self.path, self.context, kv_cache=kept).build("prefill")
         program = Reference(module, GgufWeights(GgufFile.open(self.path)))
         rows: list[np.ndarray] = []
         for past in range(0, len(ids), CHUNK):
@@ -162,6 +163,59 @@ def test_greedy_tokens_are_the_likeliest(case: Case):
     ids = list(case.model.generate_ids(prompt, 24, stop=False))
     wanted = case.reference([*prompt, *ids])[len(prompt) - 1 : -1].argmax(axis=1)
     assert ids == wanted.tolist()
+
+
+# Caches of half the bits
+
+
+@pytest.fixture(scope="module", params=["f16", "bf16"])
+def narrow(request: pytest.FixtureRequest, small: Case) -> Case:
+    return replace(small, model=rlx.load(small.path, max_context=CONTEXT, kv_cache=request.param))
+
+
+def test_a_narrow_cache_is_that_of_the_reference(small: Case, narrow: Case):
+    ids = tokens(CHUNK + 18)
+    got, wanted, exact = narrow.model.logits(ids), narrow.reference(ids), small.model.logits(ids)
+    # A key between two numbers of 16 bits may be rounded to either, from f32 and from f64; that is
+    # rare, so that the error is far below that of the rounding itself.
+    lost = nmse(exact, wanted)
+    assert lost > 1e-9
+    assert nmse(got, wanted) < lost / 30
+
+
+def test_a_narrow_cache_takes_half_the_bytes(small: Case, narrow: Case):
+    assert 2 * narrow.model.stats.state_bytes == small.model.stats.state_bytes
+    assert small.model.stats.kv_cache == "f32"
+    assert narrow.model.stats.kv_cache in narrow.model.ir("lir")
+
+
+def test_a_narrow_cache_of_prompts_in_parts_and_of_single_tokens(narrow: Case):
+    model, ids = narrow.model, tokens(150, seed=2)
+    whole = model.logits(ids)
+    parts = [model.extend(ids[a:b], restart=a == 0) for a, b in ((0, 2), (2, 131), (131, 150))]
+    np.testing.assert_array_equal(np.concatenate(parts), whole)
+    rows = [model.extend([token], restart=i == 0) for i, token in enumerate(ids)]
+    # The two programs agree to rounding, which a key may amplify.
+    assert nmse(np.concatenate(rows), whole) < 1e-6
+
+
+@needs_two_cores
+def test_a_narrow_cache_does_not_depend_on_the_threads(narrow: Case):
+    ids, kept = tokens(75, seed=3), narrow.model.stats.kv_cache
+    one, two = (
+        rlx.load(narrow.path, max_context=CONTEXT, threads=n, kv_cache=kept) for n in (1, 2)
+    )
+    np.testing.assert_array_equal(one.logits(ids), two.logits(ids))
+    steps = [np.concatenate([m.extend([token]) for token in ids[:9]]) for m in (one, two)]
+    np.testing.assert_array_equal(*steps)
+    drawn = [list(m.generate_ids(ids, 20, stop=False)) for m in (one, two)]
+    assert drawn[0] == drawn[1]
+
+
+@pytest.mark.parametrize("kept", ["f64", "F16", "", None, 16, ["f16"]])
+def test_a_cache_of_another_format_is_refused(small: Case, kept: Any):
+    with pytest.raises(RlxError, match=r"^kv_cache: expected one of f32, f16, bf16, got "):
+        rlx.load(small.path, max_context=CONTEXT, kv_cache=kept)
 
 
 # Sizes at the edges

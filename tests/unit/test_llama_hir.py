@@ -14,7 +14,7 @@ from xdsl.dialects.func import Func, FuncOp
 from xdsl.parser import Parser
 
 from rlx.dialects import hir, mir
-from rlx.dialects.common import DimTable
+from rlx.dialects.common import DimTable, format_of
 from rlx.errors import RlxError
 from rlx.flow.source import LAYER
 from rlx.frontends.gguf import GgufFile
@@ -117,6 +117,19 @@ def test_decode_program(model: GgufFile):
     assert 'hir.weight @token_embd "token_embd.weight" : tensor<300x64x!hir.q<q8_0>>' in text
     assert "func.return %id, %logits" in text
     assert "hir.last_rows" not in text
+
+
+@pytest.mark.parametrize("kept", ["f16", "bf16"])
+@pytest.mark.parametrize("name", ["prefill", "decode"])
+def test_keys_and_values_kept_in_half_the_bits(model: GgufFile, name: str, kept: Any):
+    module = program(model, name, kv_cache=kept)
+    module.verify()
+    text = str(module)
+    assert f"hir.state @k_cache keys head_dim 16 : tensor<48x32x{kept}>" in text
+    assert f"hir.state @v_cache values head_dim 16 : tensor<48x32x{kept}>" in text
+    (attention,) = [op for op in module.walk() if isinstance(op, hir.AttentionOp)]
+    assert format_of(attention.keys.type) == format_of(attention.values.type) == kept
+    assert format_of(attention.query.type) == format_of(attention.result.type) == "f32"
 
 
 def test_prefill_program(model: GgufFile):

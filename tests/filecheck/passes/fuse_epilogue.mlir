@@ -3,6 +3,7 @@
 builtin.module attributes {rlx.dims = #hir.dim_table<seq = 1 to 512, past = 0 to 2048, keys = past + seq>} {
   hir.state @keys keys head_dim 16 : tensor<2560x32xf32>
   hir.state @values values head_dim 16 : tensor<2560x32xf32>
+  hir.state @narrow_keys keys head_dim 16 : tensor<2560x32xbf16>
 
   // rope, then append, then the residual of another matmul; the view of the state is a result.
   func.func private @layer(%x: tensor<?x32xf32, #hir.dims<seq, _>>, %w: tensor<32x32x!hir.packed<f32>>, %cos: tensor<2560x16xf32>, %sin: tensor<2560x16xf32>) -> tensor<?x32xf32, #hir.dims<seq, _>> {
@@ -141,6 +142,20 @@ builtin.module attributes {rlx.dims = #hir.dim_table<seq = 1 to 512, past = 0 to
   // CHECK-NEXT:   %other = mir.load_state @values : tensor<2560x32xf32>
   // CHECK-NEXT:   %t = mir.append %y to %other values head_dim 16 start "past" : tensor<4x32xf32>, tensor<2560x32xf32> -> tensor<?x32xf32, #hir.dims<keys, _>>
   // CHECK-NEXT:   func.return %a, %e : tensor<4x32xf32>, tensor<4x32xf32>
+
+  // What a kernel appends may be kept in fewer bits.
+  func.func @narrow(%x: tensor<4x32xf32>, %w: tensor<32x32x!hir.packed<f32>>) -> tensor<?x32xbf16, #hir.dims<keys, _>> {
+    %state = mir.load_state @narrow_keys : tensor<2560x32xbf16>
+    %y = mir.matmul %x, %w : tensor<4x32xf32>, tensor<32x32x!hir.packed<f32>> -> tensor<4x32xf32>
+    %s = mir.append %y to %state keys head_dim 16 start "past" : tensor<4x32xf32>, tensor<2560x32xbf16> -> tensor<?x32xbf16, #hir.dims<keys, _>>
+    func.return %s : tensor<?x32xbf16, #hir.dims<keys, _>>
+  }
+  // CHECK-LABEL: func.func @narrow(
+  // CHECK-NEXT:   %state = mir.load_state @narrow_keys : tensor<2560x32xbf16>
+  // CHECK-NEXT:   %s = mir.kernel -> (tensor<?x32xbf16, #hir.dims<keys, _>>) {
+  // CHECK-NEXT:     %y = mir.matmul %x, %w : tensor<4x32xf32>, tensor<32x32x!hir.packed<f32>> -> tensor<4x32xf32>
+  // CHECK-NEXT:     %s_1 = mir.append %y to %state keys head_dim 16 start "past" : tensor<4x32xf32>, tensor<2560x32xbf16> -> tensor<?x32xbf16, #hir.dims<keys, _>>
+  // CHECK-NEXT:     mir.yield %s_1 : tensor<?x32xbf16, #hir.dims<keys, _>>
 
   // Refused: a second append to one state, which threads could do in either order.
   func.func private @two_appends(%x: tensor<4x32xf32>, %w: tensor<32x32x!hir.packed<f32>>) -> tensor<?x32xf32, #hir.dims<keys, _>> {

@@ -5,8 +5,8 @@ builtin.module attributes {rlx.dims = #hir.dim_table<seq = 1 to 8, past = 0 to 5
   hir.weight @g "g" : tensor<32xf32>
   hir.weight @w "w.{layer}" : tensor<48x32xf32>
   hir.weight @down "down" : tensor<32x48xf16>
-  hir.state @k keys head_dim 16 : tensor<64x32xf32>
-  hir.state @v values head_dim 16 : tensor<64x32xf32>
+  hir.state @k keys head_dim 16 : tensor<64x32xf16>
+  hir.state @v values head_dim 16 : tensor<64x32xf16>
 
   func.func private @layer(%x: tensor<?x32xf32, #hir.dims<seq, _>>) -> tensor<?x32xf32, #hir.dims<seq, _>> {
     %w = hir.load_weight @w : tensor<48x32xf32>
@@ -24,9 +24,9 @@ builtin.module attributes {rlx.dims = #hir.dim_table<seq = 1 to 8, past = 0 to 5
     %n = hir.rms_norm %e, %g eps 1.0e-05 : tensor<?x32xf32, #hir.dims<seq, _>>, tensor<32xf32>
     %cos, %sin = hir.rope_table base 1.0e+04 : tensor<64x16xf32>, tensor<64x16xf32>
     %r = hir.rope %n, %cos, %sin start "past" head_dim 16 : tensor<?x32xf32, #hir.dims<seq, _>>, tensor<64x16xf32>, tensor<64x16xf32>
-    %ks = hir.append %r to @k start "past" : tensor<?x32xf32, #hir.dims<seq, _>> -> tensor<?x32xf32, #hir.dims<keys, _>>
-    %vs = hir.append %n to @v start "past" : tensor<?x32xf32, #hir.dims<seq, _>> -> tensor<?x32xf32, #hir.dims<keys, _>>
-    %a = hir.attention %r, %ks, %vs head_dim 16 scale 0.25 : tensor<?x32xf32, #hir.dims<seq, _>>, tensor<?x32xf32, #hir.dims<keys, _>>
+    %ks = hir.append %r to @k start "past" : tensor<?x32xf32, #hir.dims<seq, _>> -> tensor<?x32xf16, #hir.dims<keys, _>>
+    %vs = hir.append %n to @v start "past" : tensor<?x32xf32, #hir.dims<seq, _>> -> tensor<?x32xf16, #hir.dims<keys, _>>
+    %a = hir.attention %r, %ks, %vs head_dim 16 scale 0.25 : tensor<?x32xf32, #hir.dims<seq, _>>, tensor<?x32xf16, #hir.dims<keys, _>>
     %l = hir.repeat @layer(%a) layers 0 to 2 : (tensor<?x32xf32, #hir.dims<seq, _>>) -> tensor<?x32xf32, #hir.dims<seq, _>>
     %last = hir.last_rows %l : tensor<?x32xf32, #hir.dims<seq, _>> -> tensor<1x32xf32>
     %u = mir.unary gelu_tanh %last : tensor<1x32xf32>
@@ -39,8 +39,8 @@ builtin.module attributes {rlx.dims = #hir.dim_table<seq = 1 to 8, past = 0 to 5
 // CHECK-NEXT:   hir.weight @g "g" : tensor<32xf32>
 // CHECK-NEXT:   hir.weight @w "w.{layer}" : tensor<48x32xf32>
 // CHECK-NEXT:   hir.weight @down "down" : tensor<32x48xf16>
-// CHECK-NEXT:   hir.state @k keys head_dim 16 : tensor<64x32xf32>
-// CHECK-NEXT:   hir.state @v values head_dim 16 : tensor<64x32xf32>
+// CHECK-NEXT:   hir.state @k keys head_dim 16 : tensor<64x32xf16>
+// CHECK-NEXT:   hir.state @v values head_dim 16 : tensor<64x32xf16>
 // CHECK-LABEL: func.func private @layer(
 // CHECK-NEXT:     %w = mir.load_weight @w : tensor<48x32xf32>
 // CHECK-NEXT:     %d = mir.load_weight @down : tensor<32x48xf16>
@@ -67,11 +67,11 @@ builtin.module attributes {rlx.dims = #hir.dim_table<seq = 1 to 8, past = 0 to 5
 // CHECK-NEXT:     %n = mir.rms_norm %e, %1 eps 1.0e-05 : tensor<?x32xf32, #hir.dims<seq, _>>, tensor<32x!hir.packed<f32>>
 // CHECK-NEXT:     %cos, %sin = mir.rope_table base 10000.0 : tensor<64x16xf32>, tensor<64x16xf32>
 // CHECK-NEXT:     %r = mir.rope %n, %cos, %sin start "past" head_dim 16 : tensor<?x32xf32, #hir.dims<seq, _>>, tensor<64x16xf32>, tensor<64x16xf32>
-// CHECK-NEXT:     %2 = mir.load_state @k : tensor<64x32xf32>
-// CHECK-NEXT:     %ks = mir.append %r to %2 keys head_dim 16 start "past" : tensor<?x32xf32, #hir.dims<seq, _>>, tensor<64x32xf32> -> tensor<?x32xf32, #hir.dims<keys, _>>
-// CHECK-NEXT:     %3 = mir.load_state @v : tensor<64x32xf32>
-// CHECK-NEXT:     %vs = mir.append %n to %3 values head_dim 16 start "past" : tensor<?x32xf32, #hir.dims<seq, _>>, tensor<64x32xf32> -> tensor<?x32xf32, #hir.dims<keys, _>>
-// CHECK-NEXT:     %a = mir.attention %r, %ks, %vs head_dim 16 scale 0.25 : tensor<?x32xf32, #hir.dims<seq, _>>, tensor<?x32xf32, #hir.dims<keys, _>>
+// CHECK-NEXT:     %2 = mir.load_state @k : tensor<64x32xf16>
+// CHECK-NEXT:     %ks = mir.append %r to %2 keys head_dim 16 start "past" : tensor<?x32xf32, #hir.dims<seq, _>>, tensor<64x32xf16> -> tensor<?x32xf16, #hir.dims<keys, _>>
+// CHECK-NEXT:     %3 = mir.load_state @v : tensor<64x32xf16>
+// CHECK-NEXT:     %vs = mir.append %n to %3 values head_dim 16 start "past" : tensor<?x32xf32, #hir.dims<seq, _>>, tensor<64x32xf16> -> tensor<?x32xf16, #hir.dims<keys, _>>
+// CHECK-NEXT:     %a = mir.attention %r, %ks, %vs head_dim 16 scale 0.25 : tensor<?x32xf32, #hir.dims<seq, _>>, tensor<?x32xf16, #hir.dims<keys, _>>
 // CHECK-NEXT:     %l = mir.repeat @layer(%a) layers 0 to 2 : (tensor<?x32xf32, #hir.dims<seq, _>>) -> tensor<?x32xf32, #hir.dims<seq, _>>
 // CHECK-NEXT:     %last = mir.last_rows %l : tensor<?x32xf32, #hir.dims<seq, _>> -> tensor<1x32xf32>
 // CHECK-NEXT:     %u = mir.unary gelu_tanh %last : tensor<1x32xf32>

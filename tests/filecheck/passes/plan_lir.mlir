@@ -373,6 +373,34 @@ builtin.module @states attributes {rlx.dims = #hir.dim_table<past = 0 to 15, one
 
 // -----
 
+// A state of f16 or bf16 has half the bytes; rows are made, and attention is given, as f32.
+builtin.module @narrow attributes {rlx.dims = #hir.dim_table<past = 0 to 15, one = 1, keys = past + one>} {
+  hir.state @k keys head_dim 16 : tensor<16x16xf16>
+  hir.state @v values head_dim 16 : tensor<16x16xbf16>
+  hir.state @w values head_dim 16 : tensor<16x16xf16>
+  func.func @main(%x: tensor<1x16xf32> {rlx.name = "x"}) -> (tensor<1x16xf32> {rlx.name = "y"}) {
+    %k = mir.load_state @k : tensor<16x16xf16>
+    %ks = mir.append %x to %k keys head_dim 16 start "past" : tensor<1x16xf32>, tensor<16x16xf16> -> tensor<?x16xf16, #hir.dims<keys, _>>
+    %w = mir.load_state @w : tensor<16x16xf16>
+    %ws = mir.append %x to %w values head_dim 16 start "past" : tensor<1x16xf32>, tensor<16x16xf16> -> tensor<?x16xf16, #hir.dims<keys, _>>
+    %v = mir.load_state @v : tensor<16x16xbf16>
+    %vs = mir.append %x to %v values head_dim 16 start "past" : tensor<1x16xf32>, tensor<16x16xbf16> -> tensor<?x16xbf16, #hir.dims<keys, _>>
+    %a = mir.attention %x, %ks, %ws head_dim 16 scale 0.25 : tensor<1x16xf32>, tensor<?x16xf16, #hir.dims<keys, _>>
+    func.return %a : tensor<1x16xf32>
+  }
+}
+// CHECK-LABEL: builtin.module @narrow
+// CHECK-NEXT:   lir.state @k keys head_dim 16 offset 0 stride 512 layers 0 to 1 : tensor<16x16xf16>
+// CHECK-NEXT:   lir.state @v values head_dim 16 offset 512 stride 512 layers 0 to 1 : tensor<16x16xbf16>
+// CHECK-NEXT:   lir.state @w values head_dim 16 offset 1024 stride 512 layers 0 to 1 : tensor<16x16xf16>
+// CHECK: lir.program @narrow arena 320 lower_bound 320 alignment 64 state 1536 weights 0 fingerprint
+// CHECK: %[[K:[0-9]+]] = lir.ref @k : tensor<16x16xf16>
+// CHECK-NEXT: lir.launch @append steady_state ins(%0, %[[K]] : tensor<1x16xf32>, tensor<16x16xf16>) outs()
+// CHECK: %[[W:[0-9]+]] = lir.ref @w : tensor<16x16xf16>
+// CHECK: lir.launch @attention steady_state ins(%0, %[[K]], %[[W]] : tensor<1x16xf32>, tensor<16x16xf16>, tensor<16x16xf16>) outs(%1 : tensor<1x16xf32>)
+
+// -----
+
 // A residual that two products are added to may not be overwritten by the first of them.
 builtin.module @shared {
   hir.weight @a "a" : tensor<16x16xf32>

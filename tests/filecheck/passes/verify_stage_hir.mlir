@@ -180,6 +180,17 @@ builtin.module attributes {rlx.dims = #hir.dim_table<seq = 1 to 8, past = 0 to 2
 
 // -----
 
+// CHECK: :[[# @LINE + 4]]:5: error: pass 'verify-stage': hir.append: @k is declared as [32, 64] f16, got [keys, 64] f32
+builtin.module attributes {rlx.dims = #hir.dim_table<seq = 1 to 8, past = 0 to 24, keys = past + seq>} {
+  hir.state @k keys head_dim 16 : tensor<32x64xf16>
+  func.func @f(%x: tensor<4x64xf32>) {
+    %a = hir.append %x to @k start "past" : tensor<4x64xf32> -> tensor<?x64xf32, #hir.dims<keys, _>>
+    func.return
+  }
+}
+
+// -----
+
 // Repeated functions
 // CHECK: :[[# @LINE + 3]]:5: error: pass 'verify-stage': hir.repeat: expected a func.func @layer, there is none
 builtin.module attributes {rlx.dims = #hir.dim_table<seq = 1 to 8, past = 0 to 24, keys = past + seq>} {

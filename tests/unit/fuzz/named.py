@@ -76,12 +76,13 @@ def attention(b: Body, x: Value) -> None:
              f"{side.type}, {TABLE}, {TABLE}", side.type, SINGLE)
         for side in (q, k)
     )  # fmt: skip
-    view, width = Type(("keys", kv * HEAD_DIM)), kv * HEAD_DIM
+    width, kept = kv * HEAD_DIM, b.choose(("f32", "f32", "f16", "bf16"))
+    view = Type(("keys", width), kept)
     views: list[str] = []
     for role, side in (("keys", k), ("values", v)):
         state = f"s{len(g.declarations)}"
         g.declarations.append(
-            f"hir.state @{state} {role} head_dim {HEAD_DIM} : {Type((CAPACITY, width))}"
+            f"hir.state @{state} {role} head_dim {HEAD_DIM} : {Type((CAPACITY, width), kept)}"
         )
         views.append(g.fresh())
         b.lines.append(

@@ -118,7 +118,7 @@ hir.state @k keys head_dim 16 : tensor<64xf32>
 
 // -----
 
-// CHECK: :[[# @LINE + 1]]:1: error: state @k: expected elements of f32, got [8, 64] i32
+// CHECK: :[[# @LINE + 1]]:1: error: state @k: expected elements of f32, f16, bf16, got [8, 64] i32
 hir.state @k keys head_dim 16 : tensor<8x64xi32>
 
 // -----
@@ -288,6 +288,30 @@ func.func @f(%x: tensor<4x64xf32>, %k: tensor<8x48xf32>) {
 // CHECK: :[[# @LINE + 2]]:3: error: hir.attention: expected numbers for widths, got [4, 64] f32
 func.func @f(%x: tensor<4x64xf32>, %k: tensor<8x?xf32, #hir.dims<_, n>>) {
   %y = hir.attention %x, %k, %k head_dim 16 scale 0.25 : tensor<4x64xf32>, tensor<8x?xf32, #hir.dims<_, n>>
+  func.return
+}
+
+// -----
+
+// CHECK: :[[# @LINE + 2]]:3: error: hir.append: expected elements of f32, got [4, 32] f16
+func.func @f(%x: tensor<4x32xf16>) {
+  %y = hir.append %x to @k start "past" : tensor<4x32xf16> -> tensor<8x32xf16>
+  func.return
+}
+
+// -----
+
+// CHECK: :[[# @LINE + 2]]:3: error: hir.append: expected elements of f32, f16, bf16, got [8, 32] f64
+func.func @f(%x: tensor<4x32xf32>) {
+  %y = hir.append %x to @k start "past" : tensor<4x32xf32> -> tensor<8x32xf64>
+  func.return
+}
+
+// -----
+
+// CHECK: :[[# @LINE + 2]]:3: error: hir.attention: expected elements of f32, got [4, 64] bf16
+func.func @f(%x: tensor<4x64xbf16>, %k: tensor<8x64xbf16>) {
+  %y = hir.attention %x, %k, %k head_dim 16 scale 0.25 : tensor<4x64xbf16>, tensor<8x64xbf16>
   func.return
 }
 

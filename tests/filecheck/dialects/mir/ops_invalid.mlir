@@ -90,6 +90,14 @@ func.func @f(%x: tensor<4x64xf32>, %s: tensor<16x64xf32>) {
 
 // -----
 
+// CHECK: :[[# @LINE + 2]]:3: error: mir.append: expected a result of the state's elements, got [16, 64] bf16 and [16, 64] f32
+func.func @f(%x: tensor<4x64xf32>, %s: tensor<16x64xbf16>) {
+  %y = mir.append %x to %s keys head_dim 16 start "past" : tensor<4x64xf32>, tensor<16x64xbf16> -> tensor<16x64xf32>
+  func.return
+}
+
+// -----
+
 // CHECK: :[[# @LINE + 2]]:3: error: mir.first_rows: expected rows of one width, got [16, 64] f32 and [16, 32] f32
 func.func @f(%s: tensor<16x64xf32>) {
   %y = mir.first_rows %s : tensor<16x64xf32> -> tensor<16x32xf32>
