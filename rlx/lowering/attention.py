@@ -9,6 +9,7 @@ to the bit. Decode and prefill agree to rounding.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from rlx.lowering.emitter import Function
 from rlx.lowering.kv_cache import LINE, Attention
@@ -66,13 +67,21 @@ def emit_attention_decode(
     `out` is the only one.
     """
     splits = f.udiv(f.add(keys, DECODE_KEYS - 1), DECODE_KEYS)
+    units = f.mul(splits, a.kv_heads)
+    first = f.udiv(f.mul(units, tid), nth)
+    end = f.udiv(f.mul(units, f.add(tid, 1)), nth)
     scaled = f.alloca(a.group * a.row_bytes)
     weights = f.alloca(Registers.of(f.target).rows * DECODE_KEYS * 4)
 
-    def unit(u: Value, _: list[Value]) -> list[Value]:
+    def place(u: Value) -> tuple[Value, Value]:
+        """Return the kv head of a unit, and which of its splits it is."""
         head = f.udiv(u, splits)
-        split = f.sub(u, f.mul(head, splits))
+        return head, f.sub(u, f.mul(head, splits))
+
+    def unit(u: Value, _: list[Value]) -> list[Value]:
+        head, split = place(u)
         start = f.mul(split, DECODE_KEYS)
+        next_head, next_split = place(f.umin(f.add(u, 1), f.sub(end, 1)))
         unit_bytes = a.group * state_bytes(a)
         states = f.at(f.at(scratch, a.kv_heads * LINE), head, _splits(a) * unit_bytes)
         state = f.at(states, split, unit_bytes)
@@ -93,17 +102,22 @@ def emit_attention_decode(
             return f.for_(0, a.group, 1, [], finish)
 
         f.for_(0, a.group, 1, [], prepare)
-        attend_rows(
-            f, a, _block(f, a, k, v, head, start, keys, False), scaled, state, weights, a.group
+        block = replace(
+            _block(f, a, k, v, head, start, keys, False),
+            ahead=_at(f, a, k, next_head, f.mul(next_split, DECODE_KEYS)),
         )
+        attend_rows(f, a, block, scaled, state, weights, a.group)
         counter = f.at(scratch, head, LINE)
         done = f.atomic_rmw("add", counter, i64(1))
         f.if_(f.icmp("eq", done, f.sub(splits, 1)), finish_group)
         return []
 
-    units = f.mul(splits, a.kv_heads)
-    first = f.udiv(f.mul(units, tid), nth)
-    f.for_(first, f.udiv(f.mul(units, f.add(tid, 1)), nth), 1, [], unit)
+    f.for_(first, end, 1, [], unit)
+
+
+def _at(f: Function, a: Attention, cache: Value, head: Value, start: Value) -> Value:
+    """Return the address of a kv head's K or V from position `start` on, a multiple of 16."""
+    return f.at(f.at(cache, head, a.head_bytes), start, a.cached_bytes)
 
 
 def _block(
@@ -117,7 +131,7 @@ def _block(
     causal: bool,
 ) -> Block:
     """Return the block of a kv head's keys from position `start` on, of `keys` from position 0."""
-    at = [f.at(f.at(cache, head, a.head_bytes), start, a.cached_bytes) for cache in (k, v)]
+    at = [_at(f, a, cache, head, start) for cache in (k, v)]
     size = PREFILL_KEYS if causal else DECODE_KEYS
     return Block(*at, keys=f.sub(keys, start), size=size, causal=causal)
 

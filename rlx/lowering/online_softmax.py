@@ -65,6 +65,11 @@ class Block:
     size: int
     causal: bool
     """Row i sees i keys more. The last row's must end in the same 16 keys as the first's."""
+    ahead: Value | None = None
+    """
+    The keys of the block that comes next, where each block is read once: memory is asked for values
+    while these keys are read, and for those keys while values are read.
+    """
 
 
 def prepare_row(f: Function, a: Attention, q: Value, scaled: Value, state: Value) -> None:
@@ -117,6 +122,11 @@ def _scores(
             for step in range(4):
                 at = f.add(d, step)
                 vectors = [load_cached(f, a, f.at(key, at, a.chunk_bytes)) for key in keys]
+                if block.ahead is not None and step * a.chunk_bytes % LINE == 0:
+                    # Values of as many keys have as many bytes.
+                    for b in within:
+                        value = f.at(block.v, b, PANEL * a.cached_bytes)
+                        f.prefetch(f.at(value, at, a.chunk_bytes))
                 for r in range(rows):
                     x = f.splat(f.load("float", f.at(f.at(q, at, 4), r * a.row_bytes)), PANEL)
                     for j in range(width):
@@ -213,6 +223,10 @@ def _accumulate(f: Function, a: Attention, block: Block, state: Value, p: Value,
         def add(key: Value, sums: list[Value], first_row: int) -> list[Value]:
             value = f.at(f.at(block.v, key, a.cached_bytes), first, a.chunk_bytes)
             vectors = [load_cached(f, a, f.at(value, c * a.chunk_bytes)) for c in range(count)]
+            if block.ahead is not None:
+                next_keys = f.at(f.at(block.ahead, key, a.cached_bytes), first, a.chunk_bytes)
+                for line in range(0, count * a.chunk_bytes, LINE):
+                    f.prefetch(f.at(next_keys, line), locality=2)
             result = sums[: first_row * count]
             for r in range(first_row, rows):
                 weight = f.load("float", f.at(f.at(p, key, 4), r * block.size * 4))

@@ -33,8 +33,6 @@ from rlx.reference.elements import rounded
 
 D, FFN, HEAD, KV = 48, 80, 16, 32
 BASE, EPS, LAYERS, CAPACITY = 500.0, 1e-5, 2, 32
-NARROW = 1e-8
-"""What keys on the border between two numbers of 16 bits may do, rounded from f32 and from f64."""
 
 
 def shapes(*norms: str) -> dict[str, tuple[int, ...]]:
@@ -176,11 +174,13 @@ def test_cached_keys(name: str, cache: KvFormat):
     flow.stage(Named("y", LlamaDecoder(LAYERS, layer))).output("y")
     model = flow.build(family.weights)
     x = rows(11)
-    expected = replace(family, cache=cache).layers(x)[0]
+    exact, expected = (replace(family, cache=c).layers(x)[0] for c in ("f32", cache))
+    # A key between two numbers of 16 bits may be rounded to either: far less than what all lose.
+    limit = max(1e-10, nmse(exact, expected) / 10)
     compiled = rlx.compile(model.module, model.weights, threads=2)
     for start, end in ((0, 5), (5, 8), (8, 9), (9, 10), (10, 11)):
         y = compiled(x[start:end].astype(np.float32), dims={PAST: start})
-        assert nmse(y, expected[start:end]) < (1e-10 if cache == "f32" else NARROW)
+        assert nmse(y, expected[start:end]) < limit
 
 
 @families
