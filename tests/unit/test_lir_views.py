@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import fuzz
 import pytest
@@ -29,9 +30,9 @@ from rlx.passes.pipelines import run_to
 S, E = Phase.STEADY_STATE, Phase.EPILOGUE
 
 
-def _node(module: LirModule, at: int, **changes: object) -> None:
+def _node(module: LirModule, at: int, **changes: Any) -> None:
     graph = module.as_graph()
-    graph.nodes[at] = replace(graph.nodes[at], **changes)  # pyright: ignore[reportArgumentType]
+    graph.nodes[at] = replace(graph.nodes[at], **changes)
 
 
 def test_names_of_any_letters_survive_ir():

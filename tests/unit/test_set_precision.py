@@ -19,7 +19,8 @@ from rlx.reference import Reference
 X, Y = "tensor<16x16xf32>", "tensor<16xf32>"
 TEXT = f"""
 builtin.module {{
-  func.func @main(%x: {X} {{rlx.name = "x"}}, %w: {X} {{rlx.name = "w"}}) -> ({X} {{rlx.name = "y"}}) {{
+  func.func @main(%x: {X} {{rlx.name = "x"}}, %w: {X} {{rlx.name = "w"}})
+      -> ({X} {{rlx.name = "y"}}) {{
     %d = mir.dot %x, %w : {X}, {X} -> {X}
     %e = mir.unary tanh %d : {X}
     %t = mir.transpose %e [1, 0] : {X} -> {X}
@@ -28,7 +29,7 @@ builtin.module {{
     %y = mir.binary sub %t, %b : {X}
     func.return %y : {X}
   }}
-}}"""  # noqa: E501
+}}"""
 UNIT = {"f16": 2.0**-11, "bf16": 2.0**-8}
 """Half the distance from 1 to the next number of a type: what a rounding changes, relatively."""
 

@@ -404,10 +404,11 @@ builtin.module attributes {rlx.dims = #hir.dim_table<past = 0 to 8>} {
   func.func private @layer(tensor<4xf32>, tensor<32x64xf32>) -> tensor<4xf32>
   func.func @main(%x: tensor<4xf32>) -> tensor<4xf32> {
     %k = mir.load_state @k : tensor<32x64xf32>
-    %y = mir.repeat @layer(%x, %k) layers 0 to 2 : (tensor<4xf32>, tensor<32x64xf32>) -> tensor<4xf32>
+    %y = mir.repeat @layer(%x, %k) layers 0 to 2
+        : (tensor<4xf32>, tensor<32x64xf32>) -> tensor<4xf32>
     func.return %y : tensor<4xf32>
   }
-}""")  # noqa: E501
+}""")
     wanted = str(module)
     for p in (*PASSES_OF_VALUES, UnfusePass(), HoistParamsPass()):
         assert str(applied(module, p)) == wanted, p.name
