@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import time
 from dataclasses import dataclass, replace
-from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, cast
 
 from rlx.checks import choice, integer
@@ -21,8 +20,9 @@ from rlx.lowering.target import Target
 from rlx.models.registry import Family, family
 from rlx.runtime.cache import ObjectCache
 from rlx.runtime.compiled import Compiled, source_digest
+from rlx.runtime.contents import contents_digest
 from rlx.runtime.language import LanguageModel, Stats
-from rlx.runtime.memory import Segment
+from rlx.runtime.memory import Block, Resident, Segment, address_of
 from rlx.runtime.program import Program, check_shared, packed_weights
 from rlx.runtime.recorder import Recorder
 from rlx.runtime.threads import Team
@@ -133,14 +133,18 @@ def _compiled(model: Model, name: str, target: Target) -> Compiled:
     return compiled
 
 
-def file_identity(file: GgufFile) -> str:
-    """Return a name for a file's contents: its size, its time, and samples of every tensor."""
-    stat = os.stat(file.path)
-    digest = blake2b(f"{stat.st_size} {stat.st_mtime_ns}".encode(), digest_size=16)
-    for tensor in file.tensors.values():
-        digest.update(f"{tensor.name} {tensor.offset}".encode())
-        digest.update(file.tensor_bytes(tensor.name)[:256].tobytes())
-    return digest.hexdigest()
+def _packed_weights(model: Model, program: Program) -> Block:
+    """Return a model's packed weights; the pages of its file are given back."""
+    file = model.file.file
+
+    def pack(weights: Block) -> None:
+        program.pack(model.source.raw, weights)
+        if file.changed():
+            raise RlxError(f"{file.path}: the file changed while it was read: load it again")
+
+    weights = packed_weights(program, contents_digest(file.data, file.stat), pack)
+    file.release()
+    return weights
 
 
 def _verify_plans(model: Model) -> None:
@@ -225,7 +229,7 @@ def load(
     state = Segment(max(programs[0].manifest.state_bytes, 64))
     prefill, decode = (Program(p.manifest, p.code, team, state) for p in programs)
     check_shared([prefill, decode])
-    weights = packed_weights(prefill, file_identity(model.file), model.source.raw)
+    weights = _packed_weights(model, prefill)
     for program in (prefill, decode):
         program.start(weights)
     stats = Stats(
@@ -238,6 +242,7 @@ def load(
         arena_lower_bound_bytes=sum(p.manifest.arena_lower_bound_bytes for p in programs),
         state_bytes=decode.manifest.state_bytes,
         weight_bytes=decode.manifest.weight_segment_bytes,
+        packed_file_bytes=weights.mapped_bytes,
         weight_bytes_per_step=decode.manifest.weight_bytes_per_step,
         barriers_per_step=decode.manifest.barriers_per_step,
         kernels=prefill.manifest.kernels + decode.manifest.kernels,
@@ -252,6 +257,10 @@ def load(
             program.start(weights)
         return prefill, decode
 
+    def resident() -> Resident:
+        data = model.file.file.data
+        return Resident.of_process(weights.address, address_of(data))
+
     return LanguageModel(
         prefill,
         decode,
@@ -261,5 +270,6 @@ def load(
         capacity=model.max_context,
         stats=stats,
         marked=marked,
+        resident=resident,
         print_ir=lambda stage, program: print_ir(model, stage, program),
     )

@@ -12,7 +12,6 @@ from __future__ import annotations
 import difflib
 import mmap
 import os
-import stat
 import struct
 from array import array
 from collections.abc import Iterator, Sequence
@@ -26,6 +25,7 @@ from numpy.typing import NDArray
 
 from rlx.contract.quant import GGML_TYPES
 from rlx.errors import RlxError
+from rlx.frontends.mapped import MappedFile
 
 T = TypeVar("T")
 D = TypeVar("D")
@@ -342,58 +342,35 @@ def _alignment(cursor: _Cursor, metadata: dict[str, object]) -> int:
     return alignment
 
 
-def _map_file(path: Path) -> mmap.mmap:
-    try:
-        # Before opening: opening a named pipe would wait for a writer.
-        info = path.stat()
-        if stat.S_ISDIR(info.st_mode):
-            raise RlxError(f"{path}: expected a GGUF file, found a directory; name the file in it")
-        if not stat.S_ISREG(info.st_mode):
-            raise RlxError(f"{path}: expected a regular file, which can be mapped into memory")
-        if info.st_size == 0:
-            raise RlxError(
-                f"{path}: at byte 0: expected a GGUF file, found an empty file; download it again"
-            )
-        with path.open("rb") as file:
-            return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-    # A ValueError: a NUL in the path, or a file emptied since.
-    except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) else error
-        raise RlxError(f"{path}: expected a readable GGUF file: {reason}") from error
-
-
 class GgufFile:
     """
     An open GGUF file: `path`, `metadata` by key, `tensors` by name.
 
     Metadata values are `int`, `float`, `bool`, `str`, and for arrays `StringArray`, a numpy array,
-    or a list of arrays; they stay good after `close`. The file must not be cut short by others
-    while it is open: reading a mapped byte that is gone kills the process.
+    or a list of arrays; they stay good after `close`. `file` is the file itself, mapped.
     """
 
     def __init__(
         self,
-        path: Path,
-        data: mmap.mmap,
+        file: MappedFile,
         metadata: dict[str, object],
         tensors: dict[str, TensorInfo],
     ):
-        self.path = path
+        self.path = file.path
         self.metadata = metadata
         self.tensors = tensors
-        self._data: mmap.mmap | None = data
+        self._file: MappedFile | None = file
 
     @classmethod
     def open(cls, path: str | os.PathLike[str]) -> Self:
         """Maps and checks the file. Raises `RlxError` if it is missing, damaged or not GGUF."""
-        path = Path(path)
-        data = _map_file(path)
-        cursor = _Cursor(path, data, len(data))
+        file = MappedFile.open(Path(path))
+        cursor = _Cursor(file.path, file.data, len(file.data))
         _read_preamble(cursor)
         tensor_count = cursor.count("tensors", _MIN_TENSOR_BYTES)
         metadata = _read_metadata(cursor, cursor.count("metadata pairs", _MIN_PAIR_BYTES))
         tensors = _read_tensors(cursor, tensor_count, _alignment(cursor, metadata))
-        return cls(path, data, metadata, tensors)
+        return cls(file, metadata, tensors)
 
     def __enter__(self) -> Self:
         return self
@@ -401,9 +378,16 @@ class GgufFile:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    @property
+    def file(self) -> MappedFile:
+        """Raises `RlxError` after `close`."""
+        if self._file is None:
+            raise RlxError(f"{self.path}: expected an open file, but it was closed")
+        return self._file
+
     def close(self) -> None:
         """Lets go of the map; it is unmapped when the last view of a tensor is gone too."""
-        self._data = None
+        self._file = None
 
     @overload
     def value(self, key: str, kind: type[T]) -> T: ...
@@ -443,6 +427,4 @@ class GgufFile:
     def tensor_bytes(self, name: str) -> NDArray[np.uint8]:
         """The tensor's stored bytes: uint8 `[nbytes]`, a read-only view of the mapped file."""
         info = self.tensor(name)
-        if self._data is None:
-            raise RlxError(f"{self.path}: expected an open file, but it was closed")
-        return np.frombuffer(self._data, np.uint8, info.nbytes, info.offset)
+        return np.frombuffer(self.file.data, np.uint8, info.nbytes, info.offset)

@@ -37,6 +37,8 @@ offsets of the arena's places whose sizes have no bound.
 PACK, PROLOGUE, STEP = "rlx_pack", "rlx_prologue", "rlx_step"
 CLOCK = "rlx_clock"
 """The function of programs with marks that returns the time as marks have it."""
+CHECKSUMS = "rlx_checksums"
+"""The job of programs with weights that checks what was packed: its context is `checksum.py`'s."""
 KERNEL = "k_{}"
 """How the function of a kernel is named, so that it meets no other name."""
 AHEAD = "k_{}.ahead"

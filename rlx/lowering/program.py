@@ -19,6 +19,7 @@ from rlx.dialects import lir
 from rlx.dialects.common import PLACE, DimTable, dims_of
 from rlx.errors import RlxError
 from rlx.lowering import abi
+from rlx.lowering.checksum import emit_checksums
 from rlx.lowering.emitter import Function, Module
 from rlx.lowering.kernels import emit_kernel
 from rlx.lowering.marks import emit_marks, place_of
@@ -52,6 +53,8 @@ def lower(module: ModuleOp, target: Target) -> str:
         return _Job(out.function(name, _JOB, exported=True), table, places, barrier)
 
     job(abi.PACK).define(program, lir.Job.PACK)
+    if any(isinstance(op, lir.WeightOp) for op in places.values()):
+        emit_checksums(out, abi.CHECKSUMS)
     job(abi.PROLOGUE).define(program, lir.Job.PROLOGUE)
     step = job(abi.STEP)
     if lir.MARKS in module.attributes:

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from rlx.checks import integer, real
 from rlx.errors import RlxError
 from rlx.lowering.abi import Sampling
+from rlx.runtime.memory import Resident
 from rlx.runtime.program import Program
 from rlx.runtime.recorder import Recorder
 from rlx.runtime.turns import Turns
@@ -42,6 +43,7 @@ class Stats:
     arena_lower_bound_bytes: int = 0
     state_bytes: int = 0
     weight_bytes: int = 0
+    packed_file_bytes: int = 0
     weight_bytes_per_step: int = 0
     barriers_per_step: int = 0
     kernels: int = 0
@@ -99,6 +101,7 @@ class LanguageModel:
         capacity: int,
         stats: Stats,
         marked: Marked,
+        resident: Callable[[], Resident],
         print_ir: PrintIr,
     ):
         self.end_tokens = end_tokens
@@ -109,6 +112,8 @@ class LanguageModel:
         """Positions that prompt and answer share."""
         self.stats = stats
         self._marked = marked
+        self.resident = resident
+        """Gives what of this process is in memory now."""
         self._print_ir = print_ir
         self._chunk = next(d.high for d in prefill.manifest.dims if d.name == "seq")
         self._past = 0

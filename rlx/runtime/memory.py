@@ -5,7 +5,7 @@ from __future__ import annotations
 import mmap
 import sys
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -26,6 +26,11 @@ class Block:
         self.address = address_of(mapping) + start
         self._start = start
         self._map: mmap.mmap | None = mapping
+
+    @property
+    def mapped_bytes(self) -> int:
+        """Return the bytes of the whole mapping, what stands before and after the data included."""
+        return 0 if self._map is None else len(self._map)
 
     def view(self, offset: int, dtype: DTypeLike, shape: Sequence[int]) -> NDArray[Any]:
         """Return an array over the bytes from `offset`; it keeps the memory alive."""
@@ -75,6 +80,44 @@ def anonymous(nbytes: int) -> mmap.mmap:
 def address_of(mapping: mmap.mmap) -> int:
     """Return the address of a mapping, read-only ones included."""
     return np.frombuffer(mapping, np.uint8).ctypes.data
+
+
+class Resident(NamedTuple):
+    """
+    Bytes of a process with a model that are in memory; None where the system doesn't tell.
+
+    Those of mapped files are the page cache's: processes share them, and the system takes them back
+    when it needs them.
+    """
+
+    rss_anon_bytes: int | None
+    """Anonymous memory: arena, state, Python's own."""
+    resident_weight_bytes: int | None
+    """Of the mapping of the packed weights."""
+    resident_file_bytes: int | None
+    """Of the mapping of the model's file."""
+
+    @staticmethod
+    def of_process(weights: int, file: int) -> Resident:
+        """Return those of this process, whose mappings have these addresses."""
+        return Resident(rss_anon(), _resident_at(weights), _resident_at(file))
+
+
+def _resident_at(address: int) -> int | None:
+    """Return the resident bytes of the mapping that an address lies in."""
+    inside = False
+    try:
+        with open("/proc/self/smaps") as f:
+            for line in f:
+                field, _, rest = line.partition(" ")
+                if inside and field == "Rss:":
+                    return int(rest.split()[0]) * 1024
+                if not field.endswith(":"):
+                    first, _, last = field.partition("-")
+                    inside = int(first, 16) <= address < int(last, 16)
+    except OSError:
+        pass
+    return None
 
 
 def rss_anon() -> int | None:

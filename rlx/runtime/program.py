@@ -11,11 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlx.errors import RlxError
-from rlx.lowering import abi
+from rlx.lowering import abi, checksum
 from rlx.lowering.manifest import Manifest
-from rlx.runtime.cache import ObjectCache, PackedFile
+from rlx.runtime.cache import ObjectCache
 from rlx.runtime.jit import Engine
 from rlx.runtime.memory import Block, Segment
+from rlx.runtime.packed import Fill, stored
 from rlx.runtime.recorder import Recorder
 from rlx.runtime.threads import Team, native
 
@@ -80,6 +81,13 @@ class Program:
         self._context[abi.SOURCES] = addresses.ctypes.data
         self.team.run(self._engine.address(abi.PACK), self.context)
         self._context[abi.SOURCES] = 0
+
+    def checksums(self, address: int, nbytes: int) -> bytes:
+        """Return the checksums of so many bytes of memory, a multiple of `checksum.ROUND`."""
+        sums = np.zeros(-(-nbytes // checksum.CHUNK), np.int64)
+        words = np.array([address, nbytes // checksum.ROUND, sums.ctypes.data], np.int64)
+        self.team.run(self._engine.address(abi.CHECKSUMS), words.ctypes.data)
+        return sums.tobytes()
 
     def start(self, weights: Block) -> None:
         """Run the prologue, with the packed weights in place."""
@@ -175,35 +183,25 @@ class Program:
         return taken
 
 
-def packed_weights(program: Program, identity: str, raw: Raw) -> Block:
+def packed_weights(program: Program, contents: str, pack: Fill) -> Block:
     """
     Return a program's packed weights: mapped from the cache folder, or packed now and kept there.
 
-    `identity` names the contents of the weights' file; where they lie in the segment, and what says
-    how they are packed, are parts of the key.
+    `contents` is a digest of the weights' file; where they lie in the segment, and what says how
+    they are packed, are parts of the key.
     """
     manifest = program.manifest
     size = manifest.weight_segment_bytes
     if size == 0:
         return Segment(64)
-    key = ObjectCache.key("packed", identity, repr(manifest.weights), *_packing())
-    found = PackedFile.open(key, size)
-    if found is not None:
-        return found
-    new = PackedFile.create(key, size)
-    try:
-        program.pack(raw, new)
-    except BaseException:
-        new.abort()
-        raise
-    new.commit()
-    return new
+    key = ObjectCache.key("packed", contents, repr(manifest.weights), *_packing())
+    return stored(key, size, program.checksums, pack)
 
 
 def _packing() -> list[bytes]:
     """Return the sources of packing: files that others have written are not to be read."""
     folder = Path(abi.__file__).parent
-    return [(folder / name).read_bytes() for name in ("formats.py", "pack.py")]
+    return [(folder / name).read_bytes() for name in ("formats.py", "pack.py", "checksum.py")]
 
 
 def check_shared(programs: Sequence[Program]) -> None:

@@ -256,14 +256,12 @@ def _figures(model: LanguageModel, first_token_s: float) -> dict[str, Any]:
     """Return the figures of the last generation by name: bytes, seconds, tokens per second."""
     from dataclasses import asdict
 
-    from rlx.runtime.memory import rss_anon
-
     return {
         **asdict(model.stats),
         "prefill_tok_s": model.stats.prefill_tok_s,
         "decode_tok_s": model.stats.decode_tok_s,
         "first_token_s": first_token_s,
-        "rss_anon_bytes": rss_anon(),
+        **model.resident()._asdict(),
         "capacity": model.capacity,
     }
 
@@ -276,12 +274,13 @@ def _table(figures: dict[str, Any], verbose: bool) -> str:
         return "unknown" if value is None else f"{value / MB:.1f} MB"
 
     f = figures
+    mapped = f"{mb('resident_weight_bytes')} of the {mb('packed_file_bytes')} of packed weights"
     rows = [
         ("prefill", f"{f['prefill_tok_s']:.1f} tok/s ({f['prompt_tokens']} tokens)"),
         ("decode", f"{f['decode_tok_s']:.1f} tok/s ({f['decode_steps']} steps)"),
         ("first token", f"{f['first_token_s']:.2f} s after the start of the process"),
         ("load", f"{f['load_s']:.2f} s, {f['compile_s']:.2f} s of it compiling"),
-        ("memory", f"{mb('rss_anon_bytes')} resident, beside the mapped weights"),
+        ("memory", f"{mb('rss_anon_bytes')} of this process alone, {mapped}"),
         ("weights", f"{mb('weight_bytes')}, {mb('weight_bytes_per_step')} read in a step"),
         ("arena, state", f"{mb('arena_bytes')}, {mb('state_bytes')} in {f['kv_cache']}"),
         ("threads", f"{f['threads']}, {f['barriers_per_step']} barriers in a step"),

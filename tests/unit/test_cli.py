@@ -26,7 +26,8 @@ CONTEXT = 64
 FIGURES = (
     "prefill_tok_s decode_tok_s load_s compile_s first_token_s compilations arena_bytes "
     "arena_lower_bound_bytes weight_bytes_per_step barriers_per_step kernels threads "
-    "rss_anon_bytes state_bytes weight_bytes prompt_tokens new_tokens decode_steps"
+    "rss_anon_bytes state_bytes weight_bytes packed_file_bytes prompt_tokens new_tokens "
+    "decode_steps"
 ).split()
 
 
@@ -108,6 +109,20 @@ def test_json_is_one_object_with_all_figures(run: Callable[..., str], model: str
     # It counts from the start of this process, which is older than the call.
     assert result["first_token_s"] > result["load_s"] > 0
     assert 0 < result["rss_anon_bytes"] < 1e11
+    assert result["weight_bytes"] < result["packed_file_bytes"]
+
+
+@pytest.mark.skipif(not Path("/proc/self/smaps").exists(), reason="needs smaps")
+def test_memory_is_what_was_granted(model: str):
+    args = ("generate", model, "--prompt-ids", "5,6,7", "-n", "20", "--json", "--no-stop")
+    for _ in range(2):
+        with process(*args) as child:
+            assert child.stdout is not None
+            result = json.loads(child.stdout.read())
+        granted = result["arena_bytes"] + result["state_bytes"] + 120e6
+        assert 0 < result["rss_anon_bytes"] <= granted
+        mapped = result["resident_weight_bytes"] + result["resident_file_bytes"]
+        assert 0 < mapped <= 1.05 * result["packed_file_bytes"]
 
 
 def test_text_is_streamed_and_figures_go_to_stderr(run: Callable[..., str], model: str):
