@@ -1,8 +1,8 @@
 """
 Text to token ids and back, for the byte-level BPE vocabularies of GGUF files.
 
-The encoder is the `tokenizers` library's, built from the file's tokens and merges at the first
-`encode`: about 0.1 s, which a run on token ids never spends. Decoding needs no library.
+The encoder is the `tokenizers` library's (`encoder.py`), which a run on token ids never loads.
+Decoding needs no library.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ from rlx.frontends.gguf import GgufFile, StringArray
 
 if TYPE_CHECKING:
     import jinja2
-    import tokenizers
+
+    from rlx.frontends.encoder import Encoder
 
 
 class PreTokenizer(NamedTuple):
@@ -80,7 +81,7 @@ def _byte_alphabet() -> dict[str, int]:
     return alphabet | {chr(256 + index): byte for index, byte in enumerate(others)}
 
 
-_BYTES = _byte_alphabet()
+BYTES = _byte_alphabet()
 
 
 @dataclass(frozen=True)
@@ -145,7 +146,7 @@ class Tokenizer:
         With `add_special`, BOS goes first if the model wants it and the text does not have it.
         """
         try:
-            ids: list[int] = self._encoder.encode(text, add_special_tokens=False).ids
+            ids = self._encoder.encode(text)
         except (TypeError, UnicodeEncodeError) as error:
             raise RlxError(f"encode: expected a str of valid Unicode: {error}") from error
         bos = self.bos_id
@@ -176,7 +177,7 @@ class Tokenizer:
         if token_id in self._literal:
             return token.encode()
         try:
-            return bytes(_BYTES[character] for character in token)
+            return bytes(BYTES[character] for character in token)
         except KeyError:
             # Not of the byte alphabet, such as a filler token: it stands for its own text.
             return token.encode()
@@ -234,8 +235,10 @@ class Tokenizer:
         return "" if token_id is None else self.vocabulary.tokens[token_id]
 
     @cached_property
-    def _encoder(self) -> tokenizers.Tokenizer:
-        return _build_encoder(self.vocabulary)
+    def _encoder(self) -> Encoder:
+        from rlx.frontends.encoder import Encoder
+
+        return Encoder(self.vocabulary)
 
     @cached_property
     def _template(self) -> jinja2.Template:
@@ -248,45 +251,6 @@ def _raise_exception(message: str) -> NoReturn:
 
 def _strftime_now(form: str) -> str:
     return datetime.now().strftime(form)
-
-
-def _build_encoder(vocabulary: Vocabulary) -> tokenizers.Tokenizer:
-    try:
-        import tokenizers
-        from tokenizers import models, normalizers, pre_tokenizers
-    except ImportError as error:
-        raise RlxError(
-            "encoding text needs the package tokenizers: pip install 'rlx[models]'"
-        ) from error
-    pre = PRE_TOKENIZERS[vocabulary.pre]
-    ids = {token: index for index, token in enumerate(vocabulary.tokens)}
-    merges = list(vocabulary.merges)
-    # One flat list of the parts, paired up again: far quicker than a split for each merge.
-    parts = " ".join(merges).split(" ")
-    try:
-        if len(ids) != len(vocabulary.tokens):
-            raise ValueError("a token is there twice")
-        if not all(merge.count(" ") == 1 for merge in merges):
-            raise ValueError("a merge is not two tokens with a space between")
-        pairs = list(zip(parts[::2], parts[1::2], strict=False))
-        model = models.BPE(ids, pairs, ignore_merges=pre.ignore_merges)
-    # The library raises a bare Exception for a merge of unknown tokens.
-    except Exception as error:
-        raise RlxError(
-            f"the model's tokenizer.ggml.tokens and merges do not fit: {error}; the file is damaged"
-        ) from error
-    encoder = tokenizers.Tokenizer(model)
-    if pre.nfc:
-        encoder.normalizer = normalizers.NFC()
-    steps: list[Any] = [pre_tokenizers.ByteLevel(False, use_regex=pre.gpt2_split)]
-    if pre.split is not None:
-        steps.insert(0, pre_tokenizers.Split(tokenizers.Regex(pre.split), "isolated"))
-    encoder.pre_tokenizer = pre_tokenizers.Sequence(steps)
-    matched = (vocabulary.tokens[index] for index in (*vocabulary.control, *vocabulary.literal))
-    encoder.add_special_tokens(  # pyright: ignore[reportUnknownMemberType]: its stub says `list`
-        [tokenizers.AddedToken(text, normalized=False, special=True) for text in matched if text]
-    )
-    return encoder
 
 
 def _compile_template(source: str | None) -> jinja2.Template:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import importlib.util
 import json
+import random
 import re
 import sys
 from pathlib import Path
@@ -15,6 +16,7 @@ import pytest
 from models import CONTROL, MERGES, TINY_VOCAB, add_tiny_tokenizer, finish, tiny_tokens
 
 from rlx.errors import RlxError
+from rlx.frontends.encoder import SHORT
 from rlx.frontends.gguf import GgufFile
 from rlx.frontends.tokenizer import PRE_TOKENIZERS, Tokenizer, Vocabulary
 
@@ -306,6 +308,7 @@ def test_missing_package_says_what_to_install(
     monkeypatch: pytest.MonkeyPatch, tiny: Tokenizer, package: str
 ):
     monkeypatch.setitem(sys.modules, package, None)
+    monkeypatch.delitem(sys.modules, "rlx.frontends.encoder")
     fresh = changed(tiny)
     assert fresh.decode([3]) == "!"
     with pytest.raises(RlxError, match=r"pip install 'rlx\[models\]'"):
@@ -315,7 +318,35 @@ def test_missing_package_says_what_to_install(
 @pytest.mark.parametrize("merges", [["h", "e"], ["h e l", "l"], ["h nosuch"], ["h q"]])
 def test_damaged_merges(tiny: Tokenizer, merges: list[str]):
     with pytest.raises(RlxError, match="tokens and merges do not fit"):
-        changed(tiny, merges=merges).encode("x")
+        changed(tiny, merges=merges).encode("x" * (SHORT + 1))
+
+
+@pytest.mark.parametrize("pre", ["gpt2", "smollm", "llama3", "qwen2"])
+@pytest.mark.parametrize("name", ["smollm2", "tiny"])
+def test_the_first_text_has_the_ids_of_any_later_one(
+    request: pytest.FixtureRequest, name: str, pre: str
+):
+    """It is encoded with a part of the vocabulary."""
+    tokenizer = changed(request.getfixturevalue(name), pre=pre)
+    rng = random.Random(0)
+    words = [
+        "hello",
+        " world",
+        "<|im_end|>",
+        "  ",
+        "\n \n",
+        "'s",
+        "é",
+        "e\u0301",
+        "日",
+        "4",
+        "x" * 99,
+    ]
+    texts = ["", *TEXTS, *("".join(rng.choices(words, k=rng.randrange(30))) for _ in range(6))]
+    for text in texts:
+        first = changed(tokenizer).encode(text)
+        assert first == tokenizer.encode(text)
+        assert first == tokenizer.encode(text), "with the whole vocabulary"
 
 
 def test_no_merges_and_doubled_tokens(tiny: Tokenizer):
