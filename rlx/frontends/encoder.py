@@ -47,7 +47,7 @@ class Encoder:
 
     def _ids(self) -> dict[str, int]:
         tokens = self._vocabulary.tokens
-        ids = {token: index for index, token in enumerate(tokens)}
+        ids = dict(zip(tokens, range(len(tokens)), strict=True))
         if len(ids) != len(tokens):
             raise _damaged("a token is there twice")
         return ids
@@ -55,7 +55,7 @@ class Encoder:
     def _part(self, text: str) -> tokenizers.Tokenizer:
         """Return an encoder with the tokens that a text can become, and the special ones."""
         vocabulary, ids = self._vocabulary, self._ids()
-        ranks = {merge: rank for rank, merge in enumerate(vocabulary.merges)}
+        ranks = dict(zip(vocabulary.merges, range(len(vocabulary.merges)), strict=True))
         if PRE_TOKENIZERS[vocabulary.pre].nfc:
             text = normalizers.NFC().normalize_str(text)
         letters = "".join(_CHARACTERS[byte] for byte in text.encode())
