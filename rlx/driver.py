@@ -56,9 +56,7 @@ class Model:
     """What the keys and values of earlier positions are kept in."""
 
     def build(self, program: str) -> ModuleOp:
-        from xdsl.dialects.builtin import UnitAttr
-
-        from rlx.dialects.lir import MARKS, set_precision
+        from rlx.dialects.lir import set_marks, set_precision
 
         module = self.family.build(
             self.config,
@@ -70,8 +68,7 @@ class Model:
             self.kv_cache,
         )
         set_precision(module, self.precision)
-        if self.marks:
-            module.attributes[MARKS] = UnitAttr()
+        set_marks(module, self.marks)
         return module
 
     def key(self, program: str, target: Target) -> str:
@@ -245,6 +242,7 @@ def load(
         packed_file_bytes=weights.mapped_bytes,
         weight_bytes_per_step=decode.manifest.weight_bytes_per_step,
         barriers_per_step=decode.manifest.barriers_per_step,
+        kernels_per_step=decode.manifest.launches_per_step,
         kernels=prefill.manifest.kernels + decode.manifest.kernels,
     )
 

@@ -62,6 +62,14 @@ MARKS = "rlx.marks"
 """Module attribute, of no value: every thread notes when it comes to each launch and barrier."""
 
 
+def set_marks(module: ModuleOp, marks: bool) -> None:
+    """Ask for marks in a module, or for none."""
+    if marks:
+        module.attributes[MARKS] = UnitAttr()
+    else:
+        module.attributes.pop(MARKS, None)
+
+
 def set_precision(module: ModuleOp, precision: str) -> None:
     """Ask for a precision in a module, `exact` or `fast`."""
     if precision == "fast":

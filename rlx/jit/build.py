@@ -27,7 +27,7 @@ from rlx.dialects.common import ANY, DIMS, Dim, DimDef, DimTableAttr, dims_of, t
 from rlx.dialects.control import IfOp, WhileOp, YieldOp
 from rlx.dialects.infer import U8, U32
 from rlx.dialects.kinds import BinaryKind, CompareKind, ReduceKind, UnaryKind
-from rlx.dialects.lir import set_precision
+from rlx.dialects.lir import set_marks, set_precision
 from rlx.jit.trace import Block, Node, Trace, Type
 
 ELEMENTS: dict[str, Attribute] = {
@@ -41,10 +41,11 @@ ELEMENTS: dict[str, Attribute] = {
 }
 
 
-def build(trace: Trace, precision: str = "exact") -> ModuleOp:
-    """Return the module of a trace, which asks for a precision."""
+def build(trace: Trace, precision: str = "exact", marks: bool = False) -> ModuleOp:
+    """Return the module of a trace, which asks for a precision, and for marks."""
     module = _Builder(trace).module()
     set_precision(module, precision)
+    set_marks(module, marks)
     return module
 
 

@@ -8,6 +8,7 @@ from math import prod
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
+from numpy.typing import NDArray
 
 from rlx.errors import RlxError
 from rlx.jit.dims import COMPARISONS, Dim, evaluate
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from rlx.lowering.target import Target
     from rlx.runtime import calls
     from rlx.runtime.program import Program
+    from rlx.runtime.recorder import Recorder
 
 
 class Traced(NamedTuple):
@@ -85,7 +87,7 @@ class Call:
         from rlx.runtime import calls
 
         self.entry = entry
-        self._all = sizes
+        self.all_sizes = sizes
         traced, program = entry.traced, entry.program
         trace = traced.trace
         self._known = tuple(np.asarray(self.size(d), np.int64) for d in trace.sizes)
@@ -95,6 +97,7 @@ class Call:
         """Arrays of the surrounding code, which are read as they are at each call."""
         arguments += [calls.Argument(np.dtype(a.dtype.name), a.shape) for a in self.captured]
         self.native: calls.Call | None = None
+        """None where the function returns no array."""
         self.sizes: dict[str, int] = {}
         """Sizes of the program's free dimensions."""
         if program is not None:
@@ -123,7 +126,12 @@ class Call:
 
     def size(self, dim: Dim) -> int:
         """Return the size of a dimension in this call."""
-        return dim if isinstance(dim, int) else self._all[dim]
+        return dim if isinstance(dim, int) else self.all_sizes[dim]
+
+    @property
+    def free_sizes(self) -> NDArray[np.int64]:
+        """Return the sizes of the program's free dimensions, in their order."""
+        return np.array(list(self.sizes.values()), np.int64)
 
     def run(self, leaves: Sequence[Any], out: Any) -> Any:
         """Return the function's result on the arrays and numbers of the call."""
@@ -205,12 +213,17 @@ def _ready(x: Any, dtype: np.dtype[Any], number: bool) -> Any:
 
 
 def compile_trace(
-    trace: Trace, precision: str, threads: int | None, poison: bool = False
+    trace: Trace,
+    precision: str,
+    threads: int | None,
+    poison: bool = False,
+    recorder: Recorder | None = None,
 ) -> tuple[Program, bool]:
     """
     Return the program of a trace, and whether it was in the object cache.
 
     With `poison` its arena starts as NaN, so that a read of a byte that nothing has written shows.
+    With a recorder it has marks.
     """
     from rlx.lowering.target import Target
     from rlx.runtime.cache import ObjectCache
@@ -220,7 +233,7 @@ def compile_trace(
     from rlx.runtime.program import Program
 
     target = Target.host()
-    cache, key = ObjectCache(), _key(trace, target, precision)
+    cache, key = ObjectCache(), _key(trace, target, precision, recorder is not None)
     found = cache.get(key)
     if found is not None:
         compiled = Compiled.from_bytes(found)
@@ -230,21 +243,22 @@ def compile_trace(
         with collector_paused():
             from rlx.jit.build import build
 
-            compiled = compile_program(build(trace, precision), target)
+            compiled = compile_program(build(trace, precision, recorder is not None), target)
         cache.put(key, compiled.to_bytes())
-    program = Program(compiled.manifest, compiled.code, shared_team(threads), Segment(64), poison)
+    team = shared_team(threads)
+    program = Program(compiled.manifest, compiled.code, team, Segment(64), poison, recorder)
     program.start(Segment(64))
     return program, found is not None
 
 
-def _key(trace: Trace, target: Target, precision: str) -> str:
+def _key(trace: Trace, target: Target, precision: str, marks: bool) -> str:
     import llvmlite
 
     from rlx.runtime.cache import ObjectCache
 
     return ObjectCache.key(
         "jit", trace.name, trace.text(), precision, _digest(), llvmlite.__version__,
-        target.triple, target.attributes,
+        target.triple, target.attributes, marks,
     )  # fmt: skip
 
 

@@ -21,6 +21,7 @@ from rlx.jit.tree import flatten, identity, unflatten
 
 if TYPE_CHECKING:
     from rlx.jit.report import Benchmark, Explanation, Lowered
+    from rlx.runtime.profile import Profile
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -304,6 +305,17 @@ class JitFunction(Generic[P, R]):
 
         call, leaves = self._call(args, options)
         return benchmark(call, leaves)
+
+    def profile(self, *args: P.args, **options: P.kwargs) -> Profile:
+        """
+        Return where the time of calls with these arguments goes: kernels, barriers, bytes.
+
+        The function is compiled again, with marks. Raises RlxError where it returns no array.
+        """
+        from rlx.jit.report import profile
+
+        call, leaves = self._call(args, options)
+        return profile(call, leaves, self._precision, self._threads)
 
     def __repr__(self) -> str:
         return f"<rlx.jit function {self._name}, {self.stats.compilations} compilations>"

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from rlx.checks import choice
+from rlx.errors import RlxError
 from rlx.jit.entry import Call, Entry, Traced, compile_trace
 from rlx.jit.trace import Trace
 
@@ -19,10 +20,13 @@ if TYPE_CHECKING:
     from xdsl.dialects.builtin import ModuleOp
 
     from rlx.passes.fusion_report import FusionEntry
+    from rlx.runtime.profile import Profile
 
 STAGES = ("hir", "mir", "lir", "llvm", "asm")
 LEAST_SECONDS, LEAST_RUNS = 0.2, 5
 """How long a benchmark goes on, and how many runs it has at least."""
+MOST_PROFILED = 200
+"""Runs of a profile, whose marks are all kept."""
 
 
 class Lowered:
@@ -207,3 +211,48 @@ def benchmark(call: Call, leaves: Sequence[Any]) -> Benchmark:
         call.run(leaves, outs)
         times.append(time.perf_counter() - start)
     return Benchmark(median(times), min(times), len(times), _least(call.entry.traced.trace, call))
+
+
+def profile(call: Call, leaves: Sequence[Any], precision: str, threads: int | None) -> Profile:
+    """Return where the time of a call goes; raises RlxError where it has nothing to compute."""
+    from rlx.runtime.calls import shared_team
+    from rlx.runtime.profile import Profile
+    from rlx.runtime.recorder import Recorder
+    from rlx.runtime.roofline import Roofline
+
+    traced = call.entry.traced
+    if call.native is None:
+        raise RlxError(f"{traced.trace.name}: it returns no array, so there is nothing to profile")
+    recorder = Recorder(shared_team(threads).threads)
+    made = compile_trace(traced.trace, precision, threads, recorder=recorder)
+    marked = Call(Entry(traced, *made), call.all_sizes)
+    outs = tuple(np.empty(*o) for o in call.outputs)
+
+    def seconds(which: Call) -> float:
+        start = time.perf_counter()
+        which.run(leaves, outs)
+        return time.perf_counter() - start
+
+    def record() -> float:
+        recorder.begin()
+        taken = seconds(marked)
+        recorder.take(made[0].manifest, 1, marked.free_sizes, marked.free_sizes)
+        return taken
+
+    record()
+    moved = recorder.calls[0].total_bytes()
+    roofline = Roofline(call.native.team or shared_team(1), moved)
+    recorder.clear()
+    times: list[tuple[float, float, float]] = []
+    end = time.perf_counter() + LEAST_SECONDS
+    while (time.perf_counter() < end and len(times) < MOST_PROFILED) or len(times) < LEAST_RUNS:
+        times.append((record(), seconds(call), roofline.read()))
+    with_marks, without, rates = zip(*times, strict=True)
+    return Profile(
+        recorder.calls,
+        recorder.tick_ns(),
+        roofline.nbytes,
+        list(rates),
+        (1 / median(with_marks), 1 / median(without)),
+        recorder.lost,
+    )

@@ -3,8 +3,8 @@ LLVM IR for marks: the time at which a thread came to a place of a step, in memo
 
 A program has them where its module has the attribute `rlx.marks`. The memory of a thread begins
 with a count of its marks in a cache line of its own; each mark is two words, which place it was
-(`abi.STEP_MARK`, or a number of `Manifest.sites` with the layer above it) and the clock. Marks
-beyond `abi.MARKS` are counted, not written.
+(`abi.STEP_MARK`, or a number of `Manifest.sites` with the layer above it, from 1) and the clock.
+Marks beyond `abi.MARKS` are counted, not written.
 """
 
 from __future__ import annotations
@@ -48,22 +48,20 @@ def _clock(f: Function) -> Value:
     """
     Emit a clock that all cores share, after what comes before it is done; its unit is not known.
 
-    Without a counter of the CPU's that programs may read, it is the system's, in nanoseconds.
+    It is x86's time stamp counter, elsewhere the system's monotonic clock, in nanoseconds.
     """
-    match architecture(f):
-        case "x86_64":
-            f.intrinsic("x86.sse2.lfence", "void")
-            return f.intrinsic("readcyclecounter", "i64", suffixes=[])
-        case "aarch64":
-            f.intrinsic("aarch64.isb", "void", i32(15), suffixes=[])
-            return f.intrinsic("readsteadycounter", "i64", suffixes=[])
-        case _:
-            time = f.alloca(16, align=8)
-            f.call("clock_gettime", "i32", i32(1), time)
-            seconds = f.mul(f.load("i64", time, align=8), 1_000_000_000)
-            return f.add(seconds, f.load("i64", f.at(time, 8), align=8))
+    if architecture(f) == "x86_64":
+        f.intrinsic("x86.sse2.lfence", "void")
+        return f.intrinsic("readcyclecounter", "i64", suffixes=[])
+    monotonic = 6 if any(name in f.target.triple for name in ("darwin", "macos")) else 1
+    time = f.alloca(16, align=8)
+    f.call("clock_gettime", "i32", i32(monotonic), time)
+    seconds = f.mul(f.load("i64", time, align=8), 1_000_000_000)
+    return f.add(seconds, f.load("i64", f.at(time, 8), align=8))
 
 
 def place_of(f: Function, site: int, layer: Value | None) -> Value:
-    """Return the word for a numbered place in a layer, of a loop."""
-    return i64(site) if layer is None else f.or_(f.binary("shl", layer, i64(32)), i64(site))
+    """Return the word for a numbered place, in a layer where a loop is over them."""
+    if layer is None:
+        return i64(site)
+    return f.or_(f.binary("shl", f.add(layer, 1), 32), i64(site))

@@ -59,13 +59,11 @@ def _site(op: lir.LaunchOp, kernels: Kernels, weights: set[str]) -> Site:
     kernel = kernels[op.kernel.root_reference.data]
     given = list(zip(op.ins, kernel.body.block.args, strict=True))
     plain = [(v, argument) for v, argument in given if not _is_weight(v, weights)]
-    return Site(
-        kernel.sym_name.data,
-        weight_bytes(op, kernels, weights),
-        _total(term for v, argument in plain for term in _read(v, argument)),
-        _total([_bytes(v, dims_of(v.type)) for v in op.outs])
-        + _total(term for v, argument in plain for term in _appended(v, argument)),
-    )
+    read = [term for pair in plain for term in _read(*pair)]
+    written = [_bytes(v, dims_of(v.type)) for v in op.outs]
+    written += [term for pair in plain for term in _appended(*pair)]
+    weight = weight_bytes(op, kernels, weights)
+    return Site(kernel.sym_name.data, weight, _total(read), _total(written))
 
 
 def weight_bytes(op: lir.LaunchOp, kernels: Kernels, weights: set[str]) -> int:

@@ -46,6 +46,8 @@ class Stats:
     packed_file_bytes: int = 0
     weight_bytes_per_step: int = 0
     barriers_per_step: int = 0
+    kernels_per_step: int = 0
+    """Launches in a step, of fewer different kernels."""
     kernels: int = 0
     prompt_tokens: int = 0
     new_tokens: int = 0
@@ -202,16 +204,16 @@ class LanguageModel:
         stops = self.end_tokens if stop else frozenset[int]()
         return self._tokens(ids, checked_count(max_tokens), sampling, stops)
 
-    def profile(self, prompt: str | Sequence[int], max_tokens: int = 33) -> Profile:
+    def profile(self, prompt: str | Sequence[int], steps: int = 32) -> Profile:
         """
-        Return where the time of a greedy answer goes: prefill, and `max_tokens` - 1 decode steps.
+        Return where the time of a greedy answer goes: prefill, and `steps` decode steps.
 
         The programs are compiled again, with marks, and run beside those without; the roofline is
         measured between their calls. Raises RlxError as `generate` does.
         """
         from rlx.runtime.profile import profile
 
-        return profile(self, self._checked_prompt(prompt), checked_count(max_tokens))
+        return profile(self, self._checked_prompt(prompt), integer("steps", steps, 1))
 
     def with_marks(self, recorder: Recorder) -> LanguageModel:
         """Return this model, on the same threads and state, with programs that have marks."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from statistics import harmonic_mean
@@ -11,12 +12,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlx.lowering import abi
-from rlx.runtime.recorder import Recorded, Recorder
+from rlx.runtime.recorder import Recorded, Recorder, Spans
 from rlx.runtime.roofline import Roofline
+from rlx.runtime.timeline import replacing, write_timeline
 
 if TYPE_CHECKING:
     from rlx.runtime.language import LanguageModel
 
+TOP = 12
+"""Kernels in a table, those that take the longest."""
+HEADER = (
+    "kernel", "calls", "us", "share", "MB", "GB/s", "roofline",
+    "barriers", "waiting us", "passing us",
+)  # fmt: skip
 ROUNDS = 2
 """Runs without marks and with them, by turns; the last counts, those before it warm up."""
 
@@ -115,50 +123,6 @@ class Section:
         }
 
 
-class Spans(NamedTuple):
-    """A call's marks as spans, each from the mark before it: `[threads, spans]`, or `[spans]`."""
-
-    begins: NDArray[np.int64]
-    ends: NDArray[np.int64]
-    sites: NDArray[np.int32]
-    layers: NDArray[np.int32]
-    steps: NDArray[np.int64]
-    after: NDArray[np.int32]
-    """The place of the mark before."""
-
-    def step_ticks(self, steps: int) -> NDArray[np.float64]:
-        """Return how long each step took, the mean of the threads."""
-        ticks = (self.ends - self.begins).mean(0)
-        return np.bincount(self.steps, ticks, steps).astype(np.float64)
-
-    @staticmethod
-    def of(call: Recorded) -> Spans:
-        steps = np.cumsum(call.places == abi.STEP_MARK) - 1
-        real = call.places[1:] != abi.STEP_MARK
-        return Spans(
-            call.ticks[:, :-1][:, real],
-            call.ticks[:, 1:][:, real],
-            call.places[1:][real],
-            call.layers[1:][real],
-            steps[1:][real],
-            call.places[:-1][real],
-        )
-
-
-def sizes_of_steps(call: Recorded) -> Iterator[dict[str, int]]:
-    """Give the sizes of all dimensions in each step of a call: they grow evenly."""
-    manifest, free = call.manifest, call.manifest.free
-    for step in range(call.steps):
-        now = call.before + (call.after - call.before) * step // call.steps
-        yield manifest.bind(dict(zip(free, now[: len(free)].tolist(), strict=True)))
-
-
-def moved_bytes(call: Recorded) -> NDArray[np.int64]:
-    """Return the bytes that a launch moves: `[steps, sites]`."""
-    sites = call.manifest.sites
-    return np.array([[s.moved(sizes) for s in sites] for sizes in sizes_of_steps(call)], np.int64)
-
-
 def _sections(calls: Sequence[Recorded], tick_s: float) -> list[Section]:
     by_name: dict[str, list[Recorded]] = {}
     for call in calls:
@@ -186,7 +150,7 @@ def _rows(
     call: Recorded, spans: Spans, counted: NDArray[np.bool_], tick_s: float
 ) -> Iterator[tuple[bool, Row]]:
     """Give a row, with whether it is a kernel's, for each span of the steps that count."""
-    sites, moved = call.manifest.sites, moved_bytes(call)
+    sites, moved = call.manifest.sites, call.moved_bytes()
     ticks = (spans.ends - spans.begins).mean(0) * tick_s
     waiting = (spans.begins.max(0) - spans.begins.mean(0)) * tick_s
     for i in np.flatnonzero(counted[spans.steps]).tolist():
@@ -222,10 +186,9 @@ class Profile:
     """
     Where the time of some runs went, from the marks of their threads.
 
-    `rates` has the tokens per second of decode with marks and without.
+    `rates` has steps per second, of a language model's decode, with marks and without.
     """
 
-    threads: int
     calls: list[Recorded]
     tick_ns: float
     roofline_nbytes: int
@@ -240,9 +203,23 @@ class Profile:
         self.sections = _sections(self.calls, self.tick_ns / 1e9)
 
     @property
+    def threads(self) -> int:
+        return max(len(call.ticks) for call in self.calls)
+
+    @property
     def roofline_gb_s(self) -> float:
         """Return the rate of the faster half of the sums, as steps are the faster half of them."""
         return faster_half(self.roofline_samples)
+
+    def write(self, path: str | os.PathLike[str]) -> None:
+        """
+        Write a file that Perfetto and chrome://tracing read, compressed where it ends in .gz.
+
+        Raises RlxError where it can't be written.
+        """
+        name = os.fspath(path)
+        with replacing(name) as file:
+            write_timeline(self, file, name)
 
     def as_json(self) -> dict[str, Any]:
         """Return the figures as JSON has them: seconds, bytes, GB/s; totals of all steps."""
@@ -251,8 +228,8 @@ class Profile:
             "roofline_gb_s": self.roofline_gb_s,
             "roofline_bytes": self.roofline_nbytes,
             "roofline_samples_gb_s": self.roofline_samples,
-            "decode_tok_s": self.rates[0],
-            "decode_tok_s_without_marks": self.rates[1],
+            "steps_per_s": self.rates[0],
+            "steps_per_s_without_marks": self.rates[1],
             "lost_marks": self.lost,
             "programs": {s.name: s.as_json(self.roofline_gb_s) for s in self.sections},
         }
@@ -262,7 +239,7 @@ class Profile:
         lines = [
             f"roofline  {self.roofline_gb_s:.1f} GB/s on {self.threads} threads (the faster half "
             f"of {len(self.roofline_samples)} sums of {self.roofline_nbytes / 1e6:.1f} MB)",
-            f"decode    {with_marks:.1f} tok/s, {without:.1f} without marks",
+            f"rate      {with_marks:.1f} steps/s, {without:.1f} without marks",
         ]
         if self.lost:
             lines.append(f"lost      {self.lost} marks: profile fewer steps")
@@ -278,32 +255,45 @@ def _table(section: Section, roofline: float) -> Iterator[str]:
         f"{section.name}: {section.steps} steps of {section.mean_s * 1e3:.3f} ms; the faster half "
         f"takes {total / steps * 1e3:.3f} ms, of which"
     )
-    rows: list[Sequence[str]] = [("kernel", "calls", "us", "share", "MB", "GB/s", "roofline")]
-    for r in section.kernels:
-        moved = (f"{r.nbytes / steps / 1e6:.2f}", f"{r.gb_s:.1f}", f"{r.gb_s / roofline:.0%}")
-        rows.append((r.kernel, *_shares(r, steps, total), *moved))
+
+    def us(seconds: float) -> str:
+        return f"{seconds / steps * 1e6:.1f}"
+
+    rows: list[Sequence[str]] = [HEADER]
+    for kernel, barriers in _paired(section)[:TOP]:
+        rows.append(
+            (
+                kernel.kernel or barriers.kernel or "(start)",
+                f"{kernel.calls / steps:g}",
+                us(kernel.seconds),
+                f"{kernel.seconds / total:.1%}",
+                f"{kernel.nbytes / steps / 1e6:.2f}",
+                f"{kernel.gb_s:.1f}",
+                f"{kernel.gb_s / roofline:.0%}",
+                f"{barriers.calls / steps:g}",
+                us(barriers.waiting_s),
+                us(barriers.seconds - barriers.waiting_s),
+            )
+        )
     yield from _aligned(rows)
-    yield ""
-    rows = [("barrier after", "calls", "us", "share", "waiting us", "passing us")]
-    for r in section.barriers:
-        parts = (r.waiting_s, r.seconds - r.waiting_s)
-        after = r.kernel or "the start"
-        rows.append((after, *_shares(r, steps, total), *(f"{p / steps * 1e6:.1f}" for p in parts)))
-    yield from _aligned(rows)
-    yield ""
     kernels, barriers = (sum(r.calls for r in rs) for rs in (section.kernels, section.barriers))
     rate = section.nbytes / total / 1e9
     yield (
         f"in all {kernels / steps:g} kernels, {barriers / steps:g} barriers "
-        f"({section.barrier_s / total:.1%} of the time), {section.nbytes / steps / 1e6:.2f} MB "
-        f"({section.weight_bytes / 1e6:.2f} MB of weights), {rate:.1f} GB/s, "
-        f"{rate / roofline:.0%} of the roofline"
+        f"({us(section.barrier_s)} us, {section.barrier_s / total:.1%} of the time), "
+        f"{section.nbytes / steps / 1e6:.2f} MB ({section.weight_bytes / 1e6:.2f} MB of weights), "
+        f"{rate:.1f} GB/s, {rate / roofline:.0%} of the roofline"
     )
 
 
-def _shares(row: Row, steps: int, total: float) -> tuple[str, str, str]:
-    us = row.seconds / steps * 1e6
-    return f"{row.calls / steps:g}", f"{us:.1f}", f"{row.seconds / total:.1%}"
+def _paired(section: Section) -> list[tuple[Row, Row]]:
+    """Return the rows of kernels, each with that of the barriers after it, the longest first."""
+    kernels = {row.kernel: row for row in section.kernels}
+    barriers = {row.kernel: row for row in section.barriers}
+    names = [*kernels, *(name for name in barriers if name not in kernels)]
+    none = Row("", calls=0)
+    pairs = [(kernels.get(n, none), barriers.get(n, none)) for n in names]
+    return sorted(pairs, key=lambda pair: -sum(row.seconds for row in pair))
 
 
 def _aligned(rows: Sequence[Sequence[str]]) -> Iterator[str]:
@@ -313,18 +303,17 @@ def _aligned(rows: Sequence[Sequence[str]]) -> Iterator[str]:
         yield "  ".join([f"{first:<{widths[0]}}", *cells])
 
 
-def profile(model: LanguageModel, ids: list[int], max_tokens: int) -> Profile:
-    """Return where the time of `model.generate_ids(ids, max_tokens, stop=False)` goes."""
+def profile(model: LanguageModel, ids: list[int], steps: int) -> Profile:
+    """Return where the time of a greedy answer goes: prefill, and decode steps after it."""
     recorder = Recorder(model.team.threads)
     marked = model.with_marks(recorder)
     roofline = Roofline(model.team, model.stats.weight_bytes)
     samples: list[float] = []
     for _ in range(ROUNDS):
         recorder.clear()
-        samples = _generate(model, ids, max_tokens, roofline)
-        samples += _generate(marked, ids, max_tokens, roofline)
+        samples = _generate(model, ids, steps, roofline)
+        samples += _generate(marked, ids, steps, roofline)
     return Profile(
-        model.team.threads,
         recorder.calls,
         recorder.tick_ns(),
         roofline.nbytes,
@@ -334,12 +323,10 @@ def profile(model: LanguageModel, ids: list[int], max_tokens: int) -> Profile:
     )
 
 
-def _generate(
-    model: LanguageModel, ids: list[int], max_tokens: int, roofline: Roofline
-) -> list[float]:
+def _generate(model: LanguageModel, ids: list[int], steps: int, roofline: Roofline) -> list[float]:
     """Generate, with a sum of the roofline's buffer for each decode step after its native call."""
     samples: list[float] = []
-    for _ in model.generate_ids(ids, max_tokens, stop=False):
+    for _ in model.generate_ids(ids, steps + 1, stop=False):
         # As often as the steps have read the weights: caches then hold as much of either.
         samples += [roofline.read() for _ in range(model.stats.decode_steps - len(samples))]
     return samples or [roofline.read()]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -28,11 +28,59 @@ class Recorded(NamedTuple):
     places: NDArray[np.int32]
     """The place of each mark, a number of `manifest.sites` or `abi.STEP_MARK`."""
     layers: NDArray[np.int32]
+    """Its layer, -1 outside of loops over them."""
     ticks: NDArray[np.int64]
     """`[threads, marks]`: when each thread came to each place."""
     before: NDArray[np.int64]
     after: NDArray[np.int64]
     """The sizes of free dimensions at the first step, and after the last."""
+
+    def sizes(self) -> Iterator[dict[str, int]]:
+        """Give the sizes of all dimensions in each step: they grow evenly."""
+        free = self.manifest.free
+        for step in range(self.steps):
+            now = self.before + (self.after - self.before) * step // self.steps
+            yield self.manifest.bind(dict(zip(free, now[: len(free)].tolist(), strict=True)))
+
+    def total_bytes(self) -> int:
+        """Return the bytes that all launches of the call move."""
+        spans = Spans.of(self)
+        return int(self.moved_bytes()[spans.steps, spans.sites].sum())
+
+    def moved_bytes(self) -> NDArray[np.int64]:
+        """Return the bytes that a launch at each place moves: `[steps, sites]`."""
+        sites = self.manifest.sites
+        return np.array([[s.moved(sizes) for s in sites] for sizes in self.sizes()], np.int64)
+
+
+class Spans(NamedTuple):
+    """A call's marks as spans, each from the mark before it: `[threads, spans]`, or `[spans]`."""
+
+    begins: NDArray[np.int64]
+    ends: NDArray[np.int64]
+    sites: NDArray[np.int32]
+    layers: NDArray[np.int32]
+    steps: NDArray[np.int64]
+    after: NDArray[np.int32]
+    """The place of the mark before."""
+
+    def step_ticks(self, steps: int) -> NDArray[np.float64]:
+        """Return how long each step took, the mean of the threads."""
+        ticks = (self.ends - self.begins).mean(0)
+        return np.bincount(self.steps, ticks, steps).astype(np.float64)
+
+    @staticmethod
+    def of(call: Recorded) -> Spans:
+        steps = np.cumsum(call.places == abi.STEP_MARK) - 1
+        real = call.places[1:] != abi.STEP_MARK
+        return Spans(
+            call.ticks[:, :-1][:, real],
+            call.ticks[:, 1:][:, real],
+            call.places[1:][real],
+            call.layers[1:][real],
+            steps[1:][real],
+            call.places[:-1][real],
+        )
 
 
 class Recorder:
@@ -85,11 +133,19 @@ class Recorder:
         kept = min(count, abi.MARKS)
         self.lost += (count - kept) * ran
         marks = self._marks[:ran, :kept].copy()
-        places, layers = marks[0, :, 0].astype(np.int32), (marks[0, :, 0] >> 32).astype(np.int32)
-        ticks = marks[:, :, 1].copy()
-        sizes = (before.copy(), after.copy())
+        words = marks[0, :, 0]
         self.calls.append(
-            Recorded(manifest, steps, self._began, ended, places, layers, ticks, *sizes)
+            Recorded(
+                manifest,
+                steps,
+                self._began,
+                ended,
+                words.astype(np.int32),
+                (words >> 32).astype(np.int32) - 1,
+                marks[:, :, 1],
+                before.copy(),
+                after.copy(),
+            )
         )
 
     def tick_ns(self) -> float:

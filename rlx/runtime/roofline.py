@@ -44,6 +44,10 @@ class Roofline:
         self._team.run(self._job, self._context.ctypes.data)
         return self.nbytes / (time.perf_counter() - started) / 1e9
 
+    def total(self) -> int:
+        """Return the sum of the last pass over the buffer's 32-bit words, modulo 2^32."""
+        return int(self._sums.view(0, np.uint32, [16 * self._team.threads]).sum(dtype=np.uint32))
+
 
 def _code(target: Target) -> str:
     module = Module(target)

@@ -15,6 +15,7 @@ import warnings
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from rlx.checks import integer
 from rlx.errors import RlxError
 from rlx.tools.endings import ended, standard_input
 
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     from rlx.runtime.language import LanguageModel
 
 MB = 1e6
+PROFILED_TOKENS = 64
+"""Of a prompt that nobody gave."""
 
 _IMPORTED = time.perf_counter()
 
@@ -66,6 +69,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="store_true", help="print the version and exit")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
     _add_generate(commands.add_parser("generate", help="let a language model continue a text"))
+    _add_profile(commands.add_parser("profile", help="show where a language model's time goes"))
     _add_inspect(commands.add_parser("inspect", help="print a model's IR at a stage"))
     _add_plan(commands.add_parser("plan", help="plan the memory of the buffers in a file"))
     _add_ops(commands.add_parser("ops", help="print the table of operations"))
@@ -79,6 +83,12 @@ def _add_model(parser: argparse.ArgumentParser) -> None:
     add("--kv-cache", default="f32", metavar="F", help="keys and values: f32 (default), f16, bf16")
     add("--profile", metavar="FILE", help="how to compile, a *.rlx.toml file")
     add("--debug", action="store_true", help="show the traceback of an error")
+
+
+def _add_run(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("--precision", default="auto", metavar="P", help="exact, fast or auto (default)")
+    add("--threads", type=int, metavar="T", help="default: every CPU that this process may use")
 
 
 def _add_generate(parser: argparse.ArgumentParser) -> None:
@@ -99,9 +109,8 @@ def _add_generate(parser: argparse.ArgumentParser) -> None:
     )
     add("--chat", action="store_true", help="put the prompt, as a user's, in the chat template")
     add("-n", "--max-tokens", type=int, default=256, metavar="N", help="new tokens (default 256)")
-    add("--precision", default="auto", metavar="P", help="exact, fast or auto (default)")
+    _add_run(parser)
     add("--verify", action="store_true", help="check the memory plans before running them")
-    add("--threads", type=int, metavar="T", help="default: every CPU that this process may use")
     add("--temperature", type=float, default=0.0, metavar="X", help="default 0: the likeliest")
     add("--top-k", type=int, default=0, metavar="K", help="draw from the K likeliest; 0 is off")
     add("--top-p", type=float, default=1.0, metavar="P", help="draw from the likeliest, P in sum")
@@ -111,6 +120,29 @@ def _add_generate(parser: argparse.ArgumentParser) -> None:
     output.add_argument("--json", action="store_true", help="print one JSON object, nothing else")
     output.add_argument("-q", "--quiet", action="store_true", help="print no figures")
     output.add_argument("-v", "--verbose", action="store_true", help="print more figures")
+
+
+def _add_profile(parser: argparse.ArgumentParser) -> None:
+    parser.description = (
+        "Runs a prompt and decode steps, and prints where the time of both goes: kernels, what "
+        "they move and how fast, the barriers after them, and what a plain sum of as many bytes "
+        "as the weights have reads on the same threads. Every launch of every thread goes into a "
+        "file for ui.perfetto.dev or chrome://tracing."
+    )
+    _add_model(parser)
+    add = parser.add_argument
+    prompt = parser.add_mutually_exclusive_group()
+    prompt.add_argument("--prompt", metavar="TEXT", help="default: 64 tokens of no meaning")
+    prompt.add_argument(
+        "--prompt-ids", type=_token_ids, metavar="1,2,3", help="its token ids, in place of a text"
+    )
+    add("-n", "--steps", type=int, default=32, metavar="N", help="decode steps (default 32)")
+    _add_run(parser)
+    add(
+        "-o", "--output", default="rlx-profile.json.gz", metavar="FILE",
+        help="where the events go, compressed if it ends in .gz (default rlx-profile.json.gz)",
+    )  # fmt: skip
+    add("--json", action="store_true", help="print one JSON object in place of tables")
 
 
 def _add_inspect(parser: argparse.ArgumentParser) -> None:
@@ -159,6 +191,25 @@ def _inspect(args: argparse.Namespace) -> None:
 
     model = open_model(args.model, args.max_context, args.profile, args.kv_cache)
     print(print_ir(model, args.stage, args.program), end="")
+
+
+def _profile(args: argparse.Namespace) -> None:
+    from rlx.driver import load
+    from rlx.runtime.timeline import replacing, write_timeline
+
+    integer("steps", args.steps, 1)
+    # Opened before the model is loaded, which may take seconds.
+    with replacing(args.output) as file:
+        model = load(
+            args.model, args.precision, args.threads, args.max_context, False, args.profile
+        )
+        ids = [i % model.vocab for i in range(min(PROFILED_TOKENS, model.capacity // 2))]
+        profile = model.profile(args.prompt or args.prompt_ids or ids, args.steps)
+        write_timeline(profile, file, args.output)
+    if args.json:
+        print(json.dumps({**profile.as_json(), "events": args.output}))
+    else:
+        print(f"{profile}\n\nevents    {args.output}")
 
 
 def _plan(args: argparse.Namespace) -> None:
@@ -284,7 +335,7 @@ def _table(figures: dict[str, Any], verbose: bool) -> str:
         ("weights", f"{mb('weight_bytes')}, {mb('weight_bytes_per_step')} read in a step"),
         ("arena, state", f"{mb('arena_bytes')}, {mb('state_bytes')} in {f['kv_cache']}"),
         ("threads", f"{f['threads']}, {f['barriers_per_step']} barriers in a step"),
-        ("kernels", f"{f['kernels']}"),
+        ("kernels", f"{f['kernels']}, {f['kernels_per_step']} launches in a step"),
     ]
     if verbose:
         rows += [
@@ -304,6 +355,8 @@ def _run(args: Sequence[str]) -> None:
         print(_version())
     elif parsed.command == "generate":
         _generate(parsed)
+    elif parsed.command == "profile":
+        _profile(parsed)
     elif parsed.command == "inspect":
         _inspect(parsed)
     elif parsed.command == "plan":
@@ -312,7 +365,8 @@ def _run(args: Sequence[str]) -> None:
         _ops(parsed)
     else:
         raise RlxError(
-            "expected a command, generate, inspect, plan or ops (rlx --help lists the options)"
+            "expected a command, generate, profile, inspect, plan or ops "
+            "(rlx --help lists the options)"
         )
 
 

@@ -25,8 +25,8 @@ from rlx.tools import cli
 CONTEXT = 64
 FIGURES = (
     "prefill_tok_s decode_tok_s load_s compile_s first_token_s compilations arena_bytes "
-    "arena_lower_bound_bytes weight_bytes_per_step barriers_per_step kernels threads "
-    "rss_anon_bytes state_bytes weight_bytes packed_file_bytes prompt_tokens new_tokens "
+    "arena_lower_bound_bytes weight_bytes_per_step barriers_per_step kernels_per_step kernels "
+    "threads rss_anon_bytes state_bytes weight_bytes packed_file_bytes prompt_tokens new_tokens "
     "decode_steps"
 ).split()
 
@@ -391,7 +391,7 @@ def test_bad_options(fail: Callable[..., str], model: str, options: list[str], m
 @pytest.mark.parametrize(
     ("args", "message"),
     [
-        ([], "expected a command, generate, inspect, plan or ops"),
+        ([], "expected a command, generate, profile, inspect, plan or ops"),
         (["run"], "invalid choice: 'run'"),
         (["generate"], "MODEL"),
         (["inspect", "MODEL"], "arguments are required: --stage"),

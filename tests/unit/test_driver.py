@@ -58,6 +58,7 @@ def test_a_programs_key_covers_what_changes_its_code(
         replace(model, precision="fast").key("decode", host),
         replace(model, kv_cache="f16").key("decode", host),
         replace(model, kv_cache="bf16").key("decode", host),
+        replace(model, marks=True).key("decode", host),
         replace(model, config=replace(model.config, eps=1e-3)).key("decode", host),
         open_model(tmp_path / "eights.gguf", 64).key("decode", host),
     ]
