@@ -36,7 +36,7 @@ from rlx.dialects.primitives import (
 from rlx.errors import RlxError
 from rlx.lowering.body import Body
 from rlx.lowering.dot_epilogue import Epilogue, spread_of
-from rlx.lowering.dot_few import emit_few, few_rows
+from rlx.lowering.dot_few import COLUMN_BYTES, emit_few, few_rows
 from rlx.lowering.dot_matrix import Matrix, Tiling, up
 from rlx.lowering.dot_pull import Pulled
 from rlx.lowering.dot_sides import Stored
@@ -316,9 +316,11 @@ class _Product:
         f, t = self.body.f, self.tiling
         a, b = (self._side(i, batch) for i in range(2))
         after = Epilogue(self.body, self.dot, self.turned, t, self.m, self.n)
-        most = ROWS if after.sums is not None else t.block
-        height = self._even(f.sub(rows[1], rows[0]), most, t.rows)
-        width = self._even(f.sub(columns[1], columns[0]), t.panels * t.columns, t.columns)
+        stacked, single = after.sums is None, self.m.constant == 1
+        height = self._even(f.sub(rows[1], rows[0]), t.block if stacked else ROWS, t.rows)
+        # A single row has its sums in L1, and reads the longer parts of rows of rhs the faster.
+        most = t.panels * t.columns if stacked or not single else COLUMN_BYTES // t.size
+        width = self._even(f.sub(columns[1], columns[0]), most, t.columns)
 
         def part(r: Value, j: Value) -> list[Value]:
             here, wide = f.umin(f.sub(rows[1], r), height), f.umin(f.sub(columns[1], j), width)
@@ -351,6 +353,7 @@ class _Product:
             block(f, t, shapes, a, b, c, rows, columns, self.k)
             return
         left, right = a.matrix, b.matrix
+        most = few_rows(t, right, known=m is not None)
 
         def few() -> list[Value]:
             emit_few(f, t, m, left, right, c, rows, columns, self.k)
@@ -360,9 +363,9 @@ class _Product:
             emit_block(f, t, shapes, left, right, c, rows, columns, self.k)
             return []
 
-        if t.bytes or (m is not None and m > few_rows(right)):
+        if t.bytes or (m is not None and m > most):
             many()
         elif m is not None:
             few()
         else:
-            f.if_(f.icmp("ule", self.m, few_rows(right)), few, many)
+            f.if_(f.icmp("ule", self.m, most), few, many)

@@ -23,18 +23,21 @@ from rlx.lowering.emitter import Function
 from rlx.lowering.values import Value, i64
 
 _ROWS, _ROWS_SWAPPED = 2, 4
-"""The most rows: for more, packing pays."""
+"""The most rows where it is not known how many there are: for more, packing pays."""
 
 _STEPS = 8
 """Rows of rhs that are read together."""
 
-_COLUMN_BYTES = 8192
+COLUMN_BYTES = 8192
 """Bytes of the columns whose sums are kept, of each row."""
 
 
-def few_rows(b: Matrix) -> int:
-    """Return how many rows are few for a rhs."""
-    return _ROWS_SWAPPED if b.swapped else _ROWS
+def few_rows(t: Tiling, b: Matrix, known: bool) -> int:
+    """Return how many rows are few for a rhs, where their number is `known` and where not."""
+    if not known:
+        return _ROWS_SWAPPED if b.swapped else _ROWS
+    # Where columns are transposed it is once for all rows; others have tiles from two rows on.
+    return t.rows if b.swapped else 1
 
 
 def emit_few(
@@ -49,19 +52,19 @@ def emit_few(
     k: Value,
 ) -> None:
     """
-    Emit c = a b for at most `few_rows(b)` rows, any columns and any k (i64).
+    Emit c = a b for at most `few_rows` rows, any columns and any k (i64).
 
     `known` is the number of rows where the code may be for that alone.
     """
     steps = (i64(t.size), a.stride) if a.swapped else (a.stride, i64(t.size))
     numbers = (*steps, b.stride, c.stride, rows, columns, k)
-    sums = () if b.swapped else (f.scratch("few", _ROWS * _COLUMN_BYTES),)
+    sums = () if b.swapped else (f.scratch("few", _ROWS * COLUMN_BYTES),)
     pointers = (a.pointer, b.pointer, c.pointer, *sums)
     params = [("ptr", n) for n in ("a", "b", "c", "sums")[: len(pointers)]]
     params += [("i64", n) for n in _NUMBERS]
     name, body = f"dot.few_{t.element}", partial(_few, t)
     if b.swapped:
-        heights = [h for h in (4, 2, 1) if known is None or known & h]
+        heights = [4, 2, 1] if known is None else [known]
         name += f"_t{''.join(map(str, heights))}"
         body = partial(_few_columns, t, heights)
     f.module.once(name, params, body)
@@ -151,10 +154,10 @@ def _few(t: Tiling, f: Function) -> None:
         f.if_(f.icmp("ne", rest, 0), lambda: body(f.mul(whole, t.size), mask) or [])
 
     def chunk(j0: Value, _: list[Value]) -> list[Value]:
-        count = f.umin(f.sub(columns, j0), _COLUMN_BYTES // t.size)
+        count = f.umin(f.sub(columns, j0), COLUMN_BYTES // t.size)
 
         def each_row(body: Callable[[Value, Value], None]) -> None:
-            f.for_(0, rows, 1, [], lambda r, _: body(r, f.at(sums, r, _COLUMN_BYTES)) or [])
+            f.for_(0, rows, 1, [], lambda r, _: body(r, f.at(sums, r, COLUMN_BYTES)) or [])
 
         def steps(first: Value, k0: Value, count_k: int) -> None:
             lines = [
@@ -212,5 +215,5 @@ def _few(t: Tiling, f: Function) -> None:
         f.while_([i64(0)], lambda v: f.or_(f.icmp("slt", v[0], k), f.icmp("eq", v[0], 0)), k_block)
         return []
 
-    f.for_(0, columns, _COLUMN_BYTES // t.size, [], chunk)
+    f.for_(0, columns, COLUMN_BYTES // t.size, [], chunk)
     f.ret()

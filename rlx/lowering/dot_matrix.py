@@ -81,6 +81,11 @@ class Tiling:
         return 1 if self.bytes else self.size
 
     @property
+    def most_rows(self) -> int:
+        """Return the rows of the highest tile of whole panels, where that is the only one."""
+        return 7 if self.floats and self.vectors == 4 else self.rows
+
+    @property
     def columns(self) -> int:
         """Return the columns of a panel."""
         return self.lanes * self.vectors

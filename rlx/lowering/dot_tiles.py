@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from functools import partial
 
 from rlx.lowering.dot_matrix import (
@@ -28,10 +29,21 @@ _TALL = 12
 _DIRECT = 4
 """Panels up to which rows of lhs are read from where they are: packed ones would be read seldom."""
 
-_AHEAD = 8
-"""Rows of rhs that are fetched before they are packed."""
+_AHEAD = 2048
+"""Bytes of rows of rhs that are fetched before they are read."""
 
-_SOURCE = [("ptr", "source"), ("i64", "source_stride")]
+_SOURCE = [("ptr", "source"), ("i64", "source_stride"), ("ptr", "next")]
+"""A panel's columns where they are in memory, and those that are read after them."""
+
+
+class From(StrEnum):
+    """Where a tile finds the columns of a panel."""
+
+    PANEL = ""
+    SOURCE = "s"
+    """Where they are in memory."""
+    PACKING = "p"
+    """There, and it puts them into the panel."""
 
 
 @dataclass(frozen=True)
@@ -66,6 +78,8 @@ class Shapes:
         heights = [6, 3, 2, 1] if t.rows == 6 else [4, 2, 1]
         if rest is None:
             return heights
+        if vectors == t.vectors and rest <= (t.rows if swapped else t.most_rows):
+            return [rest]
         for height in heights:
             if rest >= height and not _better_by_twos(height, rest):
                 needed.append(height)
@@ -178,17 +192,26 @@ def block(
                 args = own, stride, panel, to, c.stride, *size, more, left
 
                 def cover(*source: Value) -> list[Value]:
-                    tiles = heights[vectors], a.swapped, vectors, bool(source)
-                    name = _cover(f.module, t, *tiles)
+                    found = From.PANEL
+                    if source:
+                        once = heights[vectors] == [shapes.rows]
+                        found = From.SOURCE if once else From.PACKING
+                    name = _cover(f.module, t, heights[vectors], a.swapped, vectors, found)
                     f.call(name, "void", *args, *source)
                     return []
 
-                def pack_first() -> list[Value]:
+                def from_source() -> list[Value]:
                     assert beside
-                    return cover(beside.at(f, k0, j, t.size), beside.stride)
+                    beyond = f.add(j, t.columns)
+                    after = f.select(
+                        f.icmp("ult", beyond, columns),
+                        beside.at(f, k0, beyond, t.size),
+                        beside.at(f, f.add(k0, length), 0, t.size),
+                    )
+                    return cover(beside.at(f, k0, j, t.size), beside.stride, after)
 
                 if vectors == t.vectors and packs is not NO:
-                    return f.if_(fused, pack_first, cover)
+                    return f.if_(fused, from_source, cover)
                 return cover()
 
             def full(first: Value, _: list[Value]) -> list[Value]:
@@ -226,21 +249,22 @@ def _cover(
     heights: Sequence[int],
     swapped: bool,
     vectors: int,
-    packs: bool,
+    found: From,
 ) -> str:
     """
     Return a function that multiplies a block's rows with a panel, the largest tiles first.
 
-    Where it `packs`, the first tile packs the panel: there must be rows for the largest.
+    Where the panel isn't there the first tile packs it, or is the only one: there must be rows for
+    the largest.
     """
 
     def body(f: Function) -> None:
         a, a_stride, b, c, stride, rows, k, more, left, *source = f.params
-        row = i64(heights[0] if packs else 0)
-        if packs:
-            name = _tile(module, t, swapped, heights[0], vectors, packs)
+        row = i64(heights[0] if found else 0)
+        if found:
+            name = _tile(module, t, swapped, heights[0], vectors, found)
             f.call(name, "void", a, a_stride, b, c, stride, k, more, left, *source)
-        for height in heights:
+        for height in heights[: None if found is not From.SOURCE else 0]:
 
             def one(carried: list[Value], height: int = height) -> list[Value]:
                 (r,) = carried
@@ -265,20 +289,24 @@ def _cover(
 
     params = [("ptr", "a"), ("i64", "a_stride"), ("ptr", "b"), ("ptr", "c"), ("i64", "stride")]
     params += [("i64", "rows"), ("i64", "k"), ("i1", "more"), ("i64", "left")]
-    params += _SOURCE if packs else []
-    tiles = f"{''.join(map(str, heights))}x{vectors}{'p' * packs}"
+    params += _SOURCE if found else []
+    tiles = f"{''.join(map(str, heights))}x{vectors}{found}"
     name = f"dot.cover_{t.name}_{'t' if swapped else 'n'}_{tiles}"
     return module.once(name, params, body)
 
 
 def _tile(
-    module: Module, t: Tiling, swapped: bool, height: int, vectors: int, packs: bool = False
+    module: Module,
+    t: Tiling,
+    swapped: bool,
+    height: int,
+    vectors: int,
+    found: From = From.PANEL,
 ) -> str:
     """
     Return a function that multiplies `height` packed rows with a panel.
 
-    It adds to c where `more`, and stores `left` elements of the last vector. Where it `packs`, the
-    panel is not there yet: its columns are read from where they are, and put there.
+    It adds to c where `more`, and stores `left` elements of the last vector.
     """
 
     def body(f: Function) -> None:
@@ -299,17 +327,25 @@ def _tile(
             at = [v * t.lanes * t.size for v in range(vectors)]
             return [f.load(t.vector, f.at(panel, x), align=align) for x in at]
 
-        def row_packed(i: Value) -> list[Value]:
-            at, to = f.at(source[0], f.mul(i, source[1])), f.at(panel, i, t.panel_row_bytes)
+        def row_of_source(i: Value) -> list[Value]:
+            at, ahead = f.at(source[0], f.mul(i, source[1])), f.add(i, _AHEAD // t.panel_row_bytes)
+            # Below the last row are those that are read next.
+            below = f.icmp("uge", ahead, k)
+            ahead = f.select(below, f.sub(ahead, k), ahead)
+            start = f.at(f.select(below, source[2], source[0]), f.mul(ahead, source[1]))
+            # They may start within a line.
+            for line in range(0, t.panel_row_bytes + 1, LINE):
+                f.prefetch(f.at(start, line))
             columns = row_of(at, t.size)
-            for v, column in enumerate(columns):
-                f.prefetch(f.at(f.at(at, f.mul(source[1], _AHEAD)), v * t.lanes, t.size))
-                f.store(column, f.at(to, v * t.lanes, t.size), align=LINE // 4)
+            if found is From.PACKING:
+                for v, column in enumerate(columns):
+                    to = f.at(panel, i, t.panel_row_bytes)
+                    f.store(column, f.at(to, v * t.lanes, t.size), align=LINE // 4)
             return columns
 
         def step(i: Value, sums: list[Value]) -> list[Value]:
             sums = list(sums)
-            columns = row_packed(i) if packs else row_of(f.at(panel, i, t.panel_row_bytes))
+            columns = row_of_source(i) if found else row_of(f.at(panel, i, t.panel_row_bytes))
             for r, word in enumerate(words_at):
                 x = f.splat(f.load(t.element, f.at(word, i, k_step), align=t.size), t.lanes)
                 for v, column in enumerate(columns):
@@ -358,6 +394,6 @@ def _tile(
         f.ret()
 
     params = [("ptr", "a"), ("i64", "a_stride"), ("ptr", "b"), ("ptr", "c"), ("i64", "stride")]
-    params += [("i64", "k"), ("i1", "more"), ("i64", "left"), *(_SOURCE if packs else [])]
-    name = f"dot.tile_{t.name}_{'t' if swapped else 'n'}{height}x{vectors}{'p' * packs}"
+    params += [("i64", "k"), ("i1", "more"), ("i64", "left"), *(_SOURCE if found else [])]
+    name = f"dot.tile_{t.name}_{'t' if swapped else 'n'}{height}x{vectors}{found}"
     return module.once(name, params, body)

@@ -22,9 +22,11 @@ TRANSPOSITIONS = [(a, b) for a in (False, True) for b in (False, True)]
 
 
 @cache
-def symbolic(level: str, dtype: type, transposed: tuple[bool, bool]) -> Compiled:
-    """Return a kernel of one product whose dimensions are all arguments."""
-    a = ("b", "k", "m") if transposed[0] else ("b", "m", "k")
+def symbolic(
+    level: str, dtype: type, transposed: tuple[bool, bool], m: int | str = "m"
+) -> Compiled:
+    """Return a kernel of one product whose dimensions are arguments, but for rows by number."""
+    a = ("b", "k", m) if transposed[0] else ("b", m, "k")
     b = ("b", "n", "k") if transposed[1] else ("b", "k", "n")
 
     def build(args):
@@ -32,7 +34,8 @@ def symbolic(level: str, dtype: type, transposed: tuple[bool, bool]) -> Compiled
         return [dot], [dot.result]
 
     block = block_of([typed(dtype, *a), typed(dtype, *b)], build)
-    return Compiled(level, block, emit_dot, ("b", "m", "n", "k"))
+    names = ("b", "m", "n", "k") if m == "m" else ("b", "n", "k")
+    return Compiled(level, block, emit_dot, names)
 
 
 def operands(rng, dtype, transposed, b, m, n, k) -> list[np.ndarray]:
@@ -217,6 +220,24 @@ def test_one_row_or_one_column_by_number(level, transposed, m, n):
     bias, column, other = (a.astype(np.float64) for a in arrays[2:])
     np.testing.assert_allclose(one, (dot + bias) * column + other, rtol=1e-5, atol=2e-4)
     np.testing.assert_array_equal(one, two)
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("transposed", TRANSPOSITIONS)
+@pytest.mark.parametrize(("dtype", "m"), [(np.float32, 2), (np.float32, 7), (np.float64, 5)])
+def test_a_few_rows_by_number(level, transposed, dtype, m):
+    """Tiles of their own give the same bits as those for any number of rows."""
+    rng = np.random.default_rng(8)
+    own, any_ = symbolic(level, dtype, transposed, m), symbolic(level, dtype, transposed)
+    for b, n, k in ((1, 150, 300), (2, 64, 5), (1, 700, 140), (1, 3, 17), (2, 256, 0)):
+        arrays = operands(rng, dtype, transposed, b, m, n, k)
+        expected, magnitude = product(arrays, transposed)
+        (one,) = own(arrays, 1, 0, b=b, n=n, k=k)
+        check(one, expected, magnitude, k)
+        (three,) = own(arrays, 3, np.dtype(dtype).itemsize, b=b, n=n, k=k)
+        np.testing.assert_array_equal(one, three)
+        (whole,) = any_(arrays, 1, 0, b=b, m=m, n=n, k=k)
+        np.testing.assert_array_equal(one, whole)
 
 
 def test_refusals():
