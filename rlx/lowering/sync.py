@@ -17,13 +17,13 @@ from rlx.lowering.values import Value, i32, i64
 ARRIVED = 0
 """i32: threads that have reached the barrier and wait in it."""
 GENERATION = 64
-"""i32: barriers passed, modulo 2**32; a futex."""
+"""i32, i32: barriers passed, modulo 2**32, which is a futex, and the CPU of the last that came."""
 BARRIER_SLEEPERS = 128
-"""i32: threads that may be asleep on `GENERATION`."""
+"""i32, i32: threads that may be asleep on `GENERATION`, and whether they shared a CPU, as below."""
 EPOCH = 192
-"""i32: jobs published, modulo 2**32; a futex."""
+"""i32, i32: jobs published, modulo 2**32, which is a futex, and the CPU of who published."""
 IDLE_SLEEPERS = 256
-"""i32: workers that may be asleep on `EPOCH`."""
+"""i32, i32: workers that may be asleep on `EPOCH`, and whether they shared a CPU, as below."""
 JOB = 320
 """ptr: the job of this epoch; null tells the workers to return."""
 CONTEXT = 328
@@ -40,8 +40,10 @@ SPINS = 1024
 """
 Pauses before a thread sleeps: 20 to 50 us, as a pause takes 20 to 50 ns by the CPU.
 
-Two threads that must share a core pay this at every barrier; threads that sleep pay 10 to 40 us.
+Threads that sleep pay 10 to 40 us. Where a team's thread awoke on another CPU than that of the
+thread that woke it, it spins for longer from then on; where on the same, it lets that one have it.
 """
+_SPINS_APART, _SPINS_TOGETHER = 4096, 64
 
 _FUTEX_WAIT_PRIVATE, _FUTEX_WAKE_PRIVATE = 128, 129
 _SYS_FUTEX = {"x86_64": 202, "aarch64": 98}
@@ -54,7 +56,7 @@ def emit_barrier(module: Module) -> str:
 
     All `threads` threads return from it after the last of them called it, and then see what each
     of them wrote before its call, with non-temporal stores too: x86's atomics order those.
-    A waiting thread spins `SPINS` pauses, then sleeps.
+    A waiting thread spins, `SPINS` tells how long, then sleeps.
     """
     if module.defines("barrier"):
         return "barrier"
@@ -62,7 +64,7 @@ def emit_barrier(module: Module) -> str:
     _emit_arrive(module)
     f = module.function("leave", [("ptr", "team"), ("i32", "seen")])
     team, seen = f.params
-    f.call("wait", "void", f.at(team, GENERATION), seen, f.at(team, BARRIER_SLEEPERS))
+    _await(f, f.at(team, GENERATION), seen, f.at(team, BARRIER_SLEEPERS))
     f.ret()
     f = module.function("barrier", [("ptr", "team"), ("i64", "threads")])
     team, threads = f.params
@@ -124,7 +126,7 @@ def _emit_worker(module: Module, barrier: str) -> None:
     job = Value("ptr", "%job")
 
     def next_job(epoch: list[Value]) -> Value:
-        f.call("wait", "void", f.at(team, EPOCH), epoch[0], f.at(team, IDLE_SLEEPERS))
+        _await(f, f.at(team, EPOCH), epoch[0], f.at(team, IDLE_SLEEPERS))
         f.line(f"{job.name} = load ptr, ptr {f.at(team, JOB).name}, align 8")
         return f.icmp("ne", job, _NULL)
 
@@ -170,7 +172,7 @@ def lock(f: Function, lock: Value) -> None:
         return f.icmp("ne", f.atomic_rmw("xchg", lock, i32(1)), 0)
 
     def wait(_: list[Value]) -> list[Value]:
-        f.call("wait", "void", lock, i32(1), f.at(lock, 4))
+        f.call("wait", "i1", lock, i32(1), f.at(lock, 4), i64(SPINS))
         return []
 
     f.while_([], taken, wait)
@@ -189,6 +191,8 @@ def _advance(f: Function, word: Value, sleepers: Value) -> None:
     Sequentially consistent on both sides: either this thread sees the count that a sleeper raised,
     or the sleeper's futex call sees the new word and returns.
     """
+    if _tells_cpu(f):
+        f.store_atomic(f.call("sched_getcpu", "i32"), f.at(word, 4), "monotonic")
     f.atomic_rmw("add", word, i32(1))
     _wake(f, word, sleepers)
 
@@ -204,10 +208,38 @@ def _wake(f: Function, word: Value, sleepers: Value) -> None:
     f.if_(asleep, wake)
 
 
+def _await(f: Function, word: Value, seen: Value, sleepers: Value) -> None:
+    """Emit: wait until a word that `_advance` counts isn't `seen`."""
+    if not _tells_cpu(f):
+        f.call("wait", "i1", word, seen, sleepers, i64(SPINS))
+        return
+    shares = f.at(sleepers, 4)
+    together = f.icmp("ne", f.load_atomic("i32", shares, "monotonic"), 0)
+    spins = f.select(together, i64(_SPINS_TOGETHER), i64(_SPINS_APART))
+    slept = f.call("wait", "i1", word, seen, sleepers, spins)
+
+    def look() -> list[Value]:
+        waker = f.load_atomic("i32", f.at(word, 4), "monotonic")
+        same = f.icmp("eq", f.call("sched_getcpu", "i32"), waker)
+        f.store_atomic(f.cast("zext", same, "i32"), shares, "monotonic")
+        return []
+
+    f.if_(slept, look)
+
+
+def _tells_cpu(f: Function) -> bool:
+    """Return whether the system's C library tells a thread which CPU it is on."""
+    return "linux" in f.target.triple
+
+
 def _emit_wait(module: Module) -> None:
-    """Define `void wait(ptr word, i32 seen, ptr sleepers)`: return when the word isn't `seen`."""
-    f = module.function("wait", [("ptr", "word"), ("i32", "seen"), ("ptr", "sleepers")])
-    word, seen, sleepers = f.params
+    """
+    Define `i1 wait(ptr word, i32 seen, ptr sleepers, i64 spins)`: return when the word isn't
+    `seen`, and whether it slept.
+    """
+    params = [("ptr", "word"), ("i32", "seen"), ("ptr", "sleepers"), ("i64", "spins")]
+    f = module.function("wait", params, result="i1")
+    word, seen, sleepers, spins = f.params
 
     def unchanged() -> Value:
         return f.icmp("eq", f.load_atomic("i32", word), seen)
@@ -226,9 +258,10 @@ def _emit_wait(module: Module) -> None:
         _futex(f, word, _FUTEX_WAIT_PRIVATE, f.cast("zext", seen, "i64"))
         return []
 
-    f.while_([i64(0)], lambda v: f.and_(unchanged(), f.icmp("ult", v[0], SPINS)), spin)
-    f.if_(unchanged(), sleep)
-    f.ret()
+    f.while_([i64(0)], lambda v: f.and_(unchanged(), f.icmp("ult", v[0], spins)), spin)
+    sleeps = unchanged()
+    f.if_(sleeps, sleep)
+    f.ret(sleeps)
 
 
 def _pause(f: Function) -> None:

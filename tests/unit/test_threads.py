@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import dataclasses
 import gc
 import os
@@ -17,7 +18,7 @@ import pytest
 
 from rlx.errors import RlxError
 from rlx.lowering.emitter import Module
-from rlx.lowering.sync import emit_barrier, emit_team
+from rlx.lowering.sync import BARRIER_SLEEPERS, emit_barrier, emit_team
 from rlx.lowering.target import Target, usable_cores
 from rlx.lowering.values import Value, i64
 from rlx.runtime import cache as cache_module
@@ -104,6 +105,22 @@ def run_phases(team: Team, phases: int, delay: int) -> tuple[list[int], list[int
     ctx = np.array([team.address, phases, delay, cells.ctypes.data], np.int64)
     team.run(engine().address("phases"), ctx.ctypes.data)
     return cells[: team.threads, 0].tolist(), cells[: team.threads, 1].tolist()
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="threads can't be bound")
+def test_threads_on_one_cpu_know_it_and_lose_no_phase():
+    cpus = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(cpus)})
+    try:
+        team = Team(2)
+        together = ctypes.c_int32.from_address(team.address + BARRIER_SLEEPERS + 4)
+        # A thread may be preempted while it spins; where it sleeps it sees who woke it.
+        while not together.value:
+            assert run_phases(team, 50, 0) == ([50, 50], [0, 0])
+        assert run_phases(team, 50, 100) == ([50, 50], [0, 0])
+        team.close()
+    finally:
+        os.sched_setaffinity(0, cpus)
 
 
 @pytest.mark.parametrize(
