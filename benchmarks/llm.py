@@ -44,7 +44,7 @@ FLOOR_PASSES = 10
 PROFILED_STEPS = 64
 STARTS = 5
 """Warm starts, whose median is reported."""
-RESIDENT_ALLOWANCE = 150e6
+RESIDENT_ALLOWANCE = 120e6
 """Bytes of anonymous memory that are granted beside the arena and the state."""
 LAYERS = (30, 120)
 CHAT = "What is the capital of France?"
@@ -227,6 +227,8 @@ def generate(model: str, cache: str, *args: str) -> dict[str, Any]:
     """Run `rlx generate --json` in a new process, with its cache in a folder."""
     command = [sys.executable, "-m", "rlx.tools.cli", "generate", model, "--json", *args]
     environment = {**os.environ, "RLX_CACHE_DIR": cache}
+    # Without kept bytecode each process would compile all sources anew.
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)
     done = subprocess.run(command, env=environment, capture_output=True, text=True)
     if done.returncode:
         raise SystemExit(f"rlx generate failed: {done.stderr}")
@@ -235,12 +237,16 @@ def generate(model: str, cache: str, *args: str) -> dict[str, Any]:
 
 
 def starts(model: str) -> dict[str, Any]:
-    """Return the figures of a first start, and of later ones, which answer a chat question."""
-    chat = ["--chat", "--prompt", CHAT, "-n", "16", "--precision", "exact"]
+    """Return the figures of a first start, and of later ones: with a chat template, and without."""
+    plain = ["--prompt", CHAT, "-n", "16", "--precision", "exact"]
+    chat = ["--chat", *plain]
     with tempfile.TemporaryDirectory() as cache:
         cold = generate(model, cache, *chat)
-        warm = [generate(model, cache, *chat) for _ in range(STARTS)]
-    return {"cold": cold, "warm": warm}
+        pairs = [
+            (generate(model, cache, *chat), generate(model, cache, *plain)) for _ in range(STARTS)
+        ]
+    warm, without = (list(figures) for figures in zip(*pairs, strict=True))
+    return {"cold": cold, "warm": warm, "plain": without}
 
 
 def resident(model: str, prompt: list[int], new: int) -> dict[str, Any]:
@@ -268,6 +274,12 @@ def depths(repeats: int) -> dict[str, list[float]]:
                     figures = generate(path, cache, "--prompt-ids", "1", "-n", "1")
                 times[str(layers)].append(figures["compile_s"])
     return times
+
+
+def all_facts(model: str, prompt: list[int], new: int) -> dict[str, Any]:
+    """Return what starts cost, the memory of processes, and compile times."""
+    print("starts, memory, compile times ...", file=sys.stderr)
+    return {"starts": starts(model), "resident": resident(model, prompt, new), "depths": depths(3)}
 
 
 # The report
@@ -306,9 +318,11 @@ def floors_table(results: dict[str, Any]) -> str:
 def facts_table(facts: dict[str, Any]) -> str:
     cold, warm = facts["starts"]["cold"], facts["starts"]["warm"]
     few, many = (median(facts["depths"][str(layers)]) for layers in LAYERS)
+    plain = [f["first_token_s"] for f in facts["starts"]["plain"]]
     rows = [
         ["start of the process to the first token, empty cache", f"{cold['first_token_s']:.2f} s"],
         ["the same, cached", f"{median([w['first_token_s'] for w in warm]):.2f} s"],
+        ["the same, without a chat template", f"{median(plain):.2f} s (best {min(plain):.2f} s)"],
         ["load, empty cache", f"{cold['load_s']:.2f} s"],
         ["of which compiling", f"{cold['compile_s']:.2f} s, {cold['compilations']} modules"],
         ["load, cached", f"{median([w['load_s'] for w in warm]):.2f} s"],
@@ -318,7 +332,10 @@ def facts_table(facts: dict[str, Any]) -> str:
     for name, figures in facts["resident"].items():
         granted = figures["arena_bytes"] + figures["state_bytes"] + RESIDENT_ALLOWANCE
         value = f"{figures['rss_anon_bytes'] / 1e6:.0f} of {granted / 1e6:.0f} MB"
-        rows.append([f"RssAnon after {name}, of arena + state + 150 MB", value])
+        rows.append([f"RssAnon after {name}, of arena + state + 120 MB", value])
+        pages = figures["resident_weight_bytes"] + figures["resident_file_bytes"]
+        value = f"{pages / 1e6:.1f} of {figures['packed_file_bytes'] / 1e6:.1f} MB"
+        rows.append([f"weight pages after {name}, of the packed file", value])
     figures = facts["resident"]["loading"]
     arena, bound, state = (
         f"{figures[name] / 1e6:.1f}"
@@ -371,6 +388,7 @@ def parse() -> argparse.Namespace:
     add("--json", metavar="FILE", help="write every sample")
     add("--update", action="store_true", help="put the tables in benchmarks/README.md")
     add("--rates-only", action="store_true", help="leave out starts, memory and compile times")
+    add("--facts-only", action="store_true", help="only starts, memory and compile times")
     add("--llama-python", default=sys.executable, metavar="PYTHON", help="another xllamacpp's")
     args = parser.parse_args()
     if min(args.rounds, args.new - 1, args.prompt_tokens) < 1:
@@ -387,6 +405,8 @@ def main() -> None:
     args = parse()
     model = model_path()
     prompt = prompt_ids(model, args.prompt_tokens)
+    if args.facts_only:
+        return print(facts_table(all_facts(model, prompt, args.new)))
     result: dict[str, Any] = {
         "date": today(),
         "machine": machine(),
@@ -403,12 +423,7 @@ def main() -> None:
             model, threads, prompt, args.new, args.rounds, args.llama_python
         )
     if not args.rates_only:
-        print("starts, memory, compile times ...", file=sys.stderr)
-        result["facts"] = {
-            "starts": starts(model),
-            "resident": resident(model, prompt, args.new),
-            "depths": depths(3),
-        }
+        result["facts"] = all_facts(model, prompt, args.new)
     write_json(args.json, result)
     text = report(result)
     print(text)

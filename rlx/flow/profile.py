@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tomllib
 from dataclasses import dataclass, field, is_dataclass
 from pathlib import Path
 from typing import Literal, TypeAlias, TypeVar, cast, get_args, get_type_hints
@@ -90,6 +89,9 @@ class CompileProfile:
         Raises RlxError, naming file and key, for a file that can't be read, an unknown key or
         an unexpected value.
         """
+        # Imported here: a start without a profile needs none of it.
+        import tomllib
+
         path = Path(path)
         try:
             table = tomllib.loads(path.read_text("utf-8"))
