@@ -40,6 +40,7 @@ from common import (
 
 HERE = Path(__file__).resolve().parent
 CONTEXT = 1024
+PRECISIONS = ("exact", "fast")
 FLOOR_PASSES = 10
 PROFILED_STEPS = 64
 STARTS = 5
@@ -75,10 +76,10 @@ def prompt_ids(model: str, count: int) -> list[int]:
 # The contestants, each in its worker
 
 
-def rlx_worker(path: str, threads: int) -> Handler:
+def rlx_worker(path: str, threads: int, precision: str) -> Handler:
     import rlx
 
-    model = rlx.load(path, "exact", threads, CONTEXT)
+    model = rlx.load(path, precision, threads, CONTEXT)
 
     def handle(job: dict[str, Any]) -> dict[str, Any]:
         if job["what"] == "profile":
@@ -91,6 +92,7 @@ def rlx_worker(path: str, threads: int) -> Handler:
             "prompt_tokens": stats.prompt_tokens,
             "new_tokens": len(ids),
             "weight_bytes_per_step": stats.weight_bytes_per_step,
+            "cache_bytes_per_position": stats.state_bytes / model.capacity,
         }
 
     return handle
@@ -189,13 +191,18 @@ def side_by_side(
     """Return the samples of every contestant at a number of threads."""
     job = {"what": "generate", "prompt": prompt, "new": new}
     rates: dict[str, dict[str, list[float]]] = {
-        name: {"prefill": [], "decode": []} for name in ("rlx", "llama.cpp")
+        name: {"prefill": [], "decode": []} for name in (*PRECISIONS, "llama.cpp")
     }
     floors: dict[str, list[float]] = {"read": [], "fma": []}
     with ExitStack() as stack:
-        rlx = stack.enter_context(spawn("rlx", path=model, threads=threads))
-        nbytes: int = rlx.ask(**job)["weight_bytes_per_step"]
+        workers: dict[str, Worker] = {}
+        for name in PRECISIONS:
+            config = {"path": model, "threads": threads, "precision": name}
+            workers[name] = stack.enter_context(spawn("rlx", **config))
+            first = workers[name].ask(**job)
+        nbytes: int = first["weight_bytes_per_step"]
         llama = stack.enter_context(spawn("llama.cpp", llama_python, path=model, threads=threads))
+        workers["llama.cpp"] = llama
         llama.ask(**job)
         about = llama.ask(what="about")
         floor = stack.enter_context(spawn("floor", nbytes=nbytes, threads=threads))
@@ -203,7 +210,7 @@ def side_by_side(
         for i in range(rounds):
             for kind, samples in floor.ask().items():
                 floors[kind] += samples
-            contestants = [("rlx", rlx), ("llama.cpp", llama)]
+            contestants = list(workers.items())
             for name, worker in contestants if i % 2 == 0 else contestants[::-1]:
                 answer = worker.ask(**job)
                 done = answer["prompt_tokens"], answer["new_tokens"]
@@ -211,12 +218,14 @@ def side_by_side(
                     raise SystemExit(f"{name} did {done} tokens, expected {len(prompt), new}")
                 for kind in ("prefill", "decode"):
                     rates[name][kind].append(answer[kind])
-        outside: float = rlx.ask(what="profile", prompt=prompt)["outside"]
-        idle = {w: c.idle_cpu_s for w, c in (("rlx", rlx), ("llama.cpp", llama), ("floor", floor))}
+        outside: float = workers["exact"].ask(what="profile", prompt=prompt)["outside"]
+        idle = {name: worker.idle_cpu_s for name, worker in (*workers.items(), ("floor", floor))}
     return {
         **rates,
         "floor": floors,
         "weight_bytes_per_step": nbytes,
+        # A decode step reads the positions before it: the mean of the steps.
+        "cache_bytes_per_step": first["cache_bytes_per_position"] * (len(prompt) + new / 2),
         "outside_native": outside,
         "idle_cpu_s": idle,
         "llama.cpp about": about,
@@ -289,29 +298,30 @@ def rates_table(results: dict[str, Any]) -> str:
     rows: list[list[str]] = []
     for threads, result in results.items():
         for kind in ("prefill", "decode"):
-            ours, theirs = result["rlx"][kind], result["llama.cpp"][kind]
-            ratio = f"**{median(ours) / median(theirs):.2f}**"
-            rows.append([threads, kind, *spread(ours), *spread(theirs), ratio])
-    names = ["rlx median", "best", "llama.cpp median", "best", "ratio of medians"]
-    return table(["threads", "tok/s", *names], rows)
+            theirs = result["llama.cpp"][kind]
+            ours = [result[name][kind] for name in PRECISIONS]
+            ratios = [f"**{median(rates) / median(theirs):.2f}**" for rates in ours]
+            cells = [cell for rates in (*ours, theirs) for cell in spread(rates)]
+            rows.append([threads, kind, *cells, *ratios])
+    names = [f"{name}{what}" for name in (*PRECISIONS, "llama.cpp") for what in ("", ", best")]
+    ratios = [f"{name} / llama.cpp" for name in PRECISIONS]
+    return table(["threads", "tok/s", *names, *ratios], rows)
 
 
 def floors_table(results: dict[str, Any]) -> str:
     rows: list[list[str]] = []
     for threads, result in results.items():
         read, fma = result["floor"]["read"], result["floor"]["fma"]
-        decode = median(result["rlx"]["decode"]) * result["weight_bytes_per_step"] / 1e9
-        rows.append(
-            [
-                threads,
-                f"{decode:.1f}",
-                *spread(read),
-                f"{decode / median(read):.0%}",
-                *spread(fma, 0),
-                f"{result['outside_native']:.2%}",
-            ]
-        )
-    header = ["threads", "decode reads, GB/s", "plain sum, GB/s", "best", "decode of sum"]
+        nbytes = result["weight_bytes_per_step"] + result["cache_bytes_per_step"]
+        cells: list[str] = []
+        for name in PRECISIONS:
+            rate = median(result[name]["decode"]) * nbytes / 1e9
+            cells += [f"{rate:.1f}", f"{rate / median(read):.0%}"]
+        outside = f"{result['outside_native']:.2%}"
+        rows.append([threads, *spread(read), *cells, *spread(fma, 0), outside])
+    header = ["threads", "plain sum, GB/s", "best"]
+    for name in PRECISIONS:
+        header += [f"{name} reads, GB/s", "of sum"]
     return table([*header, "FMA, GFLOP/s", "best", "outside native calls"], rows)
 
 
@@ -356,7 +366,7 @@ def report(result: dict[str, Any]) -> str:
     about = next(iter(results.values()))["llama.cpp about"]
     idle = max(s for r in results.values() for s in r["idle_cpu_s"].values())
     parts = [
-        f"{result['date']}; {result['machine']}. rlx {result['versions']['rlx']} (exact), llvmlite "
+        f"{result['date']}; {result['machine']}. rlx {result['versions']['rlx']}, llvmlite "
         f"{result['versions']['llvmlite']}; llama.cpp in xllamacpp {about['version']}, which says "
         f"`{about['about']}`.",
         f"SmolLM2 135M, Q4_1; {settings['prompt_tokens']} prompt tokens, {settings['new']} new, "
