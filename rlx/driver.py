@@ -95,15 +95,21 @@ class Model:
 
 
 def open_model(
-    path: object, max_context: int | None, profile: object = None, kv_cache: str = "f32"
+    path: object,
+    max_context: int | None,
+    profile: object = None,
+    kv_cache: str = "auto",
+    precision: str = "auto",
 ) -> Model:
     """
     Open and check a model's file.
 
     Raises RlxError for a file that is missing, malformed, or of an unsupported kind, for a context
-    that the model doesn't have, and for a format that is none of a cache.
+    that the model doesn't have, for a format that is none of a cache, and for an unknown precision.
     """
-    kept = cast(KvFormat, choice("kv_cache", kv_cache, KV_FORMATS))
+    fast = choice("precision", precision, PRECISIONS) == "fast"
+    kept = choice("kv_cache", kv_cache, (*KV_FORMATS, "auto"))
+    kept = cast(KvFormat, ("f16" if fast else "f32") if kept == "auto" else kept)
     profile = CompileProfile.of(profile)
     if not isinstance(path, str | os.PathLike):
         raise RlxError(f"path: expected that of a GGUF file, got {path!r}")
@@ -115,7 +121,9 @@ def open_model(
     if max_context is None:
         max_context = min(limit, DEFAULT_CONTEXT)
     max_context = integer("max_context", max_context, 1, limit)
-    return Model(file, fam, config, GgufWeights(file), max_context, profile, kv_cache=kept)
+    weights = GgufWeights(file)
+    precision = "fast" if fast else "exact"
+    return Model(file, fam, config, weights, max_context, profile, precision, kv_cache=kept)
 
 
 def _compiled(model: Model, name: str, target: Target) -> Compiled:
@@ -186,7 +194,7 @@ def load(
     max_context: int | None = None,
     verify: bool = False,
     profile: CompileProfile | str | os.PathLike[str] | None = None,
-    kv_cache: str = "f32",
+    kv_cache: str = "auto",
 ) -> LanguageModel:
     """
     Load a language model from a GGUF file and compile it for this machine.
@@ -199,15 +207,14 @@ def load(
     2048).
     `verify` checks the memory plans first, by an analysis of its own. `profile`, or the path of a
     `*.rlx.toml` file, says which passes run, and how values are stored between operations.
-    `kv_cache` is what the keys and values of earlier positions are kept in, whatever the precision:
-    `f32` loses nothing; `f16` and `bf16` take half the memory, and half the time to read, and are
-    rounded once to 11 or 8 digits (f16 has none beyond 65,504: larger ones become infinite).
+    `kv_cache` is what the keys and values of earlier positions are kept in: `f32` loses nothing;
+    `f16` and `bf16` take half the memory, and half the time to read, and are rounded once to 11 or
+    8 digits (f16 has none beyond 65,504: larger ones become infinite). `auto` is f32, and f16 where
+    the precision is fast.
     Raises RlxError for a file or an option that rlx can't serve.
     """
     started = time.perf_counter()
-    precision = choice("precision", precision, PRECISIONS)
-    model = open_model(path, max_context, profile, kv_cache)
-    model.precision = "fast" if precision == "fast" else "exact"
+    model = open_model(path, max_context, profile, kv_cache, precision)
     if precision == "exact" and model.profile is not None and model.profile.narrows:
         raise RlxError(
             "precision: exact stores every value as f32, but the profile asks for "

@@ -80,7 +80,12 @@ def _add_model(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("model", metavar="MODEL", help="path of a GGUF file")
     add("--max-context", type=int, metavar="N", help="tokens of prompt and answer together")
-    add("--kv-cache", default="f32", metavar="F", help="keys and values: f32 (default), f16, bf16")
+    add(
+        "--kv-cache",
+        default="auto",
+        metavar="F",
+        help="keys and values: f32, f16, bf16, or auto (default: f16 with --precision fast)",
+    )
     add("--profile", metavar="FILE", help="how to compile, a *.rlx.toml file")
     add("--debug", action="store_true", help="show the traceback of an error")
 

@@ -379,7 +379,7 @@ def test_a_prompt_from_stdin_that_is_no_text(fail: Callable[..., str], model: st
         ),
         (["--max-context", str(10**30)], f"max_context: expected an integer from 1 to {CONTEXT}"),
         (["--precision", "half"], "precision: expected one of exact, fast, auto, got 'half'"),
-        (["--kv-cache", "half"], "kv_cache: expected one of f32, f16, bf16, got 'half'"),
+        (["--kv-cache", "half"], "kv_cache: expected one of f32, f16, bf16, auto, got 'half'"),
         (["--json", "--quiet"], "not allowed with argument --json"),
         (["--temp", "1"], "unrecognized arguments: --temp 1"),
     ],

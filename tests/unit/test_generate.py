@@ -187,6 +187,7 @@ def test_a_narrow_cache_takes_half_the_bytes(small: Case, narrow: Case):
     assert 2 * narrow.model.stats.state_bytes == small.model.stats.state_bytes
     assert small.model.stats.kv_cache == "f32"
     assert narrow.model.stats.kv_cache in narrow.model.ir("lir")
+    assert rlx.load(small.path, "fast", max_context=CONTEXT).stats.kv_cache == "f16"
 
 
 def test_a_narrow_cache_of_prompts_in_parts_and_of_single_tokens(narrow: Case):
@@ -214,7 +215,7 @@ def test_a_narrow_cache_does_not_depend_on_the_threads(narrow: Case):
 
 @pytest.mark.parametrize("kept", ["f64", "F16", "", None, 16, ["f16"]])
 def test_a_cache_of_another_format_is_refused(small: Case, kept: Any):
-    with pytest.raises(RlxError, match=r"^kv_cache: expected one of f32, f16, bf16, got "):
+    with pytest.raises(RlxError, match=r"^kv_cache: expected one of f32, f16, bf16, auto, got "):
         rlx.load(small.path, max_context=CONTEXT, kv_cache=kept)
 
 
