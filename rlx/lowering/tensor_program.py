@@ -34,6 +34,7 @@ from rlx.lowering.tensor_nodes import (
     product,
     reachable,
 )
+from rlx.lowering.tensor_pipeline import Pipeline
 from rlx.lowering.tensor_reduce import ROW_BYTES, Ahead, Program
 from rlx.lowering.tensor_rows import Row
 from rlx.lowering.tensor_split import LENGTH, ROWS, Split
@@ -207,6 +208,26 @@ class Domain:
         program.split, program.shared = None, split.used
 
     def _rows(self) -> None:
+        lines = self.inner and not self.joint > 1 and not self.repeated
+        self.lines = Lines.of(self.program, self.outputs, len(self.outer)) if lines else None
+        pipeline = Pipeline.of(self)
+        if pipeline is None:
+            self._one_by_one()
+            return
+        rows = self.access.size(product(self.outer))
+        first, last = self._share(rows)
+
+        def together() -> list[Value]:
+            pipeline.emit(first, last)
+            return []
+
+        def apart() -> list[Value]:
+            self._one_by_one()
+            return []
+
+        self.places.branch(pipeline.pays(rows), together, apart)
+
+    def _one_by_one(self) -> None:
         fixed = [d for i, d in enumerate(self.outer) if i not in self.repeated]
         rows, n = product(fixed), product(self.inner)
         body, access = self.program.body, self.access
@@ -218,8 +239,6 @@ class Domain:
                 first, last = self.places.here(list(split.share(first, last, count)))
             self._elements(first, last)
             return
-        if not self.joint > 1 and not self.repeated:
-            self.lines = Lines.of(self.program, self.outputs, len(self.outer))
         group = PANEL * (1 if self.columns else self.joint * self.unroll)
         if (rows.static or 0) >= 256 or (
             n.static is not None and n.static < 256 and not rows.is_one and not split

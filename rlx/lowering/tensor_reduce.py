@@ -70,7 +70,9 @@ class Program(Pull):
         self.shared = 0
         """Reductions of rows that had threads to share them."""
         self.ahead: Ahead | None = None
-        self._stage: Stage | None = None
+        self.stage: Stage | None = None
+        self.spare: dict[Node, Value] = {}
+        """Rows that code on the other side of a branch has kept."""
         self._row_bytes = 0
 
     def pull(self, node: Node, ats: Sequence[At]) -> list[Value]:
@@ -121,9 +123,9 @@ class Program(Pull):
     def _computed(self, node: Node, at: At) -> Value:
         """Return a value, and keep it if it is the chunk at hand of the stage's row."""
         v = super().pull(node, [at])[0]
-        stage = self._stage
+        stage = self.stage
         if stage and v.lanes > 1 and at.axes == (*stage.outer, stage.chunk):
-            row = self._row(stage, node)
+            row = self.row(stage, node)
             if row and stage.chunk:
                 self.f.store(v, self._kept_at(row, stage.chunk, node))
         return v
@@ -132,14 +134,18 @@ class Program(Pull):
         # The row starts a chunk into its buffer: one of a padded row may be before it.
         return self.f.at(row, self.f.add(chunk.base, PANEL), node.bytes)
 
-    def _row(self, stage: Stage, node: Node) -> Value | None:
+    def row(self, stage: Stage, node: Node) -> Value | None:
+        """Return where a stage keeps the row of a node, None where there is no room."""
         if node not in stage.rows:
             # A chunk may start anywhere.
             room = (min(self.upper(node.dims[-1]), self.row_limit) + 3 * PANEL) * node.bytes
-            if self._row_bytes + room > ROW_BYTES:
-                return None
-            self._row_bytes += room
-            stage.rows[node] = self.f.alloca(room)
+            row = self.spare.pop(node, None)
+            if row is None:
+                if self._row_bytes + room > ROW_BYTES:
+                    return None
+                self._row_bytes += room
+                row = self.f.alloca(room)
+            stage.rows[node] = row
         return stage.rows[node]
 
     # Reductions
@@ -174,15 +180,13 @@ class Program(Pull):
         def chunk(
             fixed: list[tuple[int, AnyAxis]], c: Value, mask: Value | None, acc: Value
         ) -> Value:
-            if self._stage:
-                self._stage.chunk = Axis(c, 1)
+            if self.stage:
+                self.stage.chunk = Axis(c, 1)
             if results:
                 self._fetch(results, c)
             parts = self.access.split(Axis(c, 1), dims)
             place = _inserted(at.axes, [*fixed, *zip(inner, parts, strict=True)])
-            v = self.places.splat(self.pull_one(source, At(place, mask)))
-            new = reduction.combine(acc, v)
-            return new if mask is None else self.f.select(mask, new, acc)
+            return self.take(reduction, source, At(place, mask), acc)
 
         def rows(
             rest: list[int], fixed: list[tuple[int, AnyAxis]], accs: list[Value]
@@ -200,7 +204,7 @@ class Program(Pull):
 
             def piece(start: Value, end: Value) -> Value:
                 accs = [reduction.neutral(PANEL)] * ACCUMULATORS
-                accs = self._span(start, end, accs, lambda c, m, a: chunk([], c, m, a))
+                accs = self.span(start, end, accs, lambda c, m, a: chunk([], c, m, a))
                 return reduction.horizontal(accs)
 
             def whole(starts: Sequence[Value], size: Value) -> list[Value]:
@@ -221,16 +225,22 @@ class Program(Pull):
             if self.kept and at.axes == ahead.axes and ahead.stages == ahead.reductions:
                 results = ahead
             fetches, ahead.fetches = ahead.fetches, bool(self.kept) and ahead.stages == _FETCHED
-        before, self._stage = self._stage, Stage(at.axes) if len(axes) == 1 else None
+        before, self.stage = self.stage, Stage(at.axes) if len(axes) == 1 else None
         chunks = ACCUMULATORS if n.static is None else -(-n.static // PANEL)
         accs = [reduction.neutral(PANEL)] * max(1, min(ACCUMULATORS, chunks))
         accs = rows(outer, [], accs)
-        for kept, row in (self._stage.rows if self._stage else {}).items():
+        for kept, row in (self.stage.rows if self.stage else {}).items():
             self.places.remember(("row", kept, at.axes), [row])
-        self._stage = before
+        self.stage = before
         if ahead:
             ahead.fetches = fetches
         return reduction.finish(reduction.horizontal(accs), count)
+
+    def take(self, reduction: Reduction, source: Node, at: At, acc: Value) -> Value:
+        """Return an accumulator with a chunk more."""
+        v = self.places.splat(self.pull_one(source, at))
+        new = reduction.combine(acc, v)
+        return new if at.mask is None else self.f.select(at.mask, new, acc)
 
     def _chunks(
         self,
@@ -240,7 +250,7 @@ class Program(Pull):
     ) -> list[Value]:
         """Take in the chunks of a row of n elements, each accumulator in turn."""
         if n.static is None:
-            return self._span(i64(0), self.access.size(n), accs, step)
+            return self.span(i64(0), self.access.size(n), accs, step)
         p, group = self.places, PANEL * len(accs)
         main = n.static // group * group
 
@@ -252,7 +262,7 @@ class Program(Pull):
             accs[i] = step(i64(c), tail_mask(self.f, n.static - c), accs[i])
         return accs
 
-    def _span(
+    def span(
         self,
         start: Value,
         end: Value,

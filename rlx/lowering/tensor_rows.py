@@ -40,7 +40,7 @@ class Row:
         """Write the elements from `low` to `high`."""
         p, domain, lines = self.places, self.domain, self.domain.lines
         step = PANEL * domain.joint * domain.unroll
-        start = self._line(low, high)
+        start = self.line(low, high)
         span = p.sub(high, start)
         main, full = (p.add(start, p.mul(p.div(span, i64(n)), n)) for n in (step, PANEL))
         plain = start
@@ -48,18 +48,25 @@ class Row:
             plain = lines.streamed(start, main)
             p.loop(start, plain, step, [], lambda c, _: self._group(c, lines.unit))
         p.loop(plain, main, step, [], lambda c, _: self._group(c))
-        p.loop(main, full, PANEL, [], lambda c, _: self._chunks(c, 1))
+        p.loop(main, full, PANEL, [], lambda c, _: self.chunks(c, 1))
         n = product(domain.inner).static
         if lines:
-            self._part(low, start)
+            self.part(low, start)
         elif n is not None and n % PANEL == 0:
             return
         elif low.constant is not None and high.constant is not None:
-            self._chunks(full, 1, tail_mask(p.f, n % PANEL if n else 0))
+            self.chunks(full, 1, tail_mask(p.f, n % PANEL if n else 0))
             return
-        self._part(full, high)
+        self.part(full, high)
 
-    def _line(self, low: Value, high: Value) -> Value:
+    def rest(self, start: Value, end: Value) -> None:
+        """Write what is less than a group."""
+        p = self.places
+        full = p.add(start, p.mul(p.div(p.sub(end, start), i64(PANEL)), PANEL))
+        p.loop(start, full, PANEL, [], lambda c, _: self.chunks(c, 1))
+        self.part(full, end)
+
+    def line(self, low: Value, high: Value) -> Value:
         """Return where whole cache lines begin in a part of the row."""
         lines, p = self.domain.lines, self.places
         if not lines:
@@ -77,10 +84,10 @@ class Row:
         domain = self.domain
         for i in range(domain.unroll):
             c = self.places.add(start, i * domain.joint * PANEL)
-            self._chunks(c, domain.joint, None, align)
+            self.chunks(c, domain.joint, None, align)
         return []
 
-    def _chunks(
+    def chunks(
         self, start: Value, count: int, mask: Value | None = None, align: int = 0
     ) -> list[Value]:
         """Write some chunks together, for all indices of the innermost loops."""
@@ -98,12 +105,12 @@ class Row:
         times = self.access.size(product(dims))
         return p.loop(0, times, 1, [], lambda i, _: one(self.access.split(Axis(i), dims)))
 
-    def _part(self, start: Value, end: Value) -> None:
+    def part(self, start: Value, end: Value) -> None:
         """Write what is less than a chunk."""
         p = self.places
 
         def masked() -> list[Value]:
-            return self._chunks(start, 1, p.here([self.program.live(p.sub(end, start))])[0])
+            return self.chunks(start, 1, p.here([self.program.live(p.sub(end, start))])[0])
 
         p.branch(p.f.icmp("slt", start, end), masked)
 
@@ -122,10 +129,10 @@ class Row:
             def chunk(c: Value) -> list[Value]:
                 for node, row in zip(columns, sums, strict=True):
                     program.give(node, place(c), row, p.sub(c, start))
-                return self._chunks(c, 1)
+                return self.chunks(c, 1)
 
             return p.loop(start, end, PANEL, [], lambda c, _: chunk(c))
 
         full = p.add(low, p.mul(p.div(p.sub(high, low), i64(PANEL)), PANEL))
         p.loop(low, full, width, [], lambda c, _: stripe(c))
-        self._part(full, high)
+        self.part(full, high)

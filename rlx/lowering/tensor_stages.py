@@ -18,7 +18,7 @@ def kept(outputs: Iterable[Node]) -> set[Node]:
     """
     nodes = reachable(*outputs)
     roots = [*outputs, *(n.args[0] for n in nodes if over_rows(n))]
-    stages = [_stage(root) for root in dict.fromkeys(roots)]
+    stages = [stage_of(root) for root in dict.fromkeys(roots)]
     several = {n for n in nodes if sum(n in s for s in stages) > 1}
     # What every stage reaches by way of another value that is kept needs no buffer itself.
     direct = {n for s in stages for n, users in s.items() if n in several and not users <= several}
@@ -30,7 +30,7 @@ def over_rows(node: Node) -> bool:
     return node.op == "reduce" and node.axes == (len(node.args[0].dims) - 1,)
 
 
-def _stage(root: Node) -> dict[Node, set[Node | None]]:
+def stage_of(root: Node) -> dict[Node, set[Node | None]]:
     """Return the maps that a loop over a row computes, each with its users (None: the loop)."""
     users: dict[Node, set[Node | None]] = {}
     work: list[tuple[Node, Node | None]] = [(root, None)]

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import cache
 from typing import Any
 
 import numpy as np
 import pytest
+from row_texts import COLUMN, ROW, VECTOR, normal, program, within
 
 from rlx.flow.source import MapWeights
 from rlx.functions import Built, CompiledFunction, build
@@ -16,24 +17,6 @@ from rlx.lowering.tensor_lines import STREAMED
 from rlx.lowering.tensor_reduce import ROW_BYTES
 from rlx.lowering.tensor_rows import STRIPE_BYTES
 from rlx.lowering.tensor_split import LENGTH, ROWS
-
-ROW = "tensor<?x?xf32, #hir.dims<r, n>>"
-VECTOR = "tensor<?xf32, #hir.dims<n>>"
-COLUMN = "tensor<?xf32, #hir.dims<r>>"
-
-
-def program(ins: Sequence[str], outs: Sequence[str], body: str, dims: str = "rn") -> str:
-    """Return the text of a function whose arguments are x0, x1, ... and whose results y0, ..."""
-    sizes = ", ".join(f"{d} = 0 to any" for d in dims)
-    args = ", ".join(f'%x{i}: {t} {{rlx.name = "x{i}"}}' for i, t in enumerate(ins))
-    results = ", ".join(f'{t} {{rlx.name = "y{i}"}}' for i, t in enumerate(outs))
-    values = ", ".join(f"%y{i}" for i in range(len(outs)))
-    return f"""builtin.module attributes {{rlx.dims = #hir.dim_table<{sizes}>}} {{
-  func.func @main({args}) -> ({results}) {{
-    {body}
-    func.return {values} : {", ".join(outs)}
-  }}
-}}"""
 
 
 @cache
@@ -44,11 +27,6 @@ def built(text: str) -> Built:
 @cache
 def compiled(text: str, threads: int) -> CompiledFunction:
     return CompiledFunction(built(text), MapWeights({}), threads)
-
-
-def normal(*shapes: tuple[int, ...], dtype: type = np.float32) -> list[np.ndarray]:
-    rng = np.random.default_rng(len(shapes))
-    return [rng.standard_normal(shape).astype(dtype) for shape in shapes]
 
 
 SUM = program([ROW], [COLUMN], f"%y0 = mir.reduce sum %x0 axes [1] : {ROW} -> {COLUMN}")
@@ -169,13 +147,6 @@ def test_an_empty_row_beside_a_long_one():
         for args in ((x, empty), (empty, x)):
             y = np.asarray(compiled(text, threads)(*args))
             np.testing.assert_allclose(y, x.astype(np.float64).sum(), rtol=1e-4, atol=1e-3)
-
-
-def within(n: int, offset: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return memory full of sevens, and n elements in it, `offset` of them after a cache line."""
-    memory = np.full(n + 96, 7, np.float32)
-    start = -memory.ctypes.data % 64 // 4 + 16 + offset
-    return memory, memory[start : start + n]
 
 
 @pytest.mark.parametrize("threads", [1, 2])
