@@ -90,8 +90,7 @@ class Floors:
     """
     Reading and multiplying at their plainest: what a decode or a prefill could at best reach.
 
-    Reading sums a buffer of `nbytes`, on 2 MB pages where the system gives them, by loads of 64
-    bytes; the FMAs run on registers.
+    Reading sums a buffer of `nbytes`: see `rlx.runtime.roofline`. The FMAs run on registers.
     """
 
     FMA_COUNT = 100_000
@@ -103,64 +102,41 @@ class Floors:
         from rlx.lowering.target import Target
         from rlx.runtime.jit import Engine, compile_object
         from rlx.runtime.memory import Segment
+        from rlx.runtime.roofline import Roofline
         from rlx.runtime.threads import Team
 
         self._target = Target.host()
         self._engine = Engine(compile_object(self._code(), self._target))
         self._team = Team(threads)
-        self._buffer = Segment(nbytes, huge=True)
-        self._buffer.view(0, np.uint8, [nbytes])[:] = 1
+        self._roofline = Roofline(self._team, nbytes)
         self._out = Segment(64 * threads)
         self._out.view(0, np.float32, [16 * threads])[:] = 1
-        self._context = np.array([self._buffer.address, nbytes, self._out.address], np.int64)
+        self._context = np.array([self._out.address], np.int64)
 
     def read(self) -> float:
         """Return GB/s of one pass over the buffer."""
-        return self._buffer.nbytes / self._seconds("read") / 1e9
+        return self._roofline.read()
 
     def fma(self) -> float:
         """Return GFLOP/s of the team."""
         lanes = self._target.vector_bits // 32
         flops = self.FMA_COUNT * self.ACCUMULATORS * lanes * 2 * self._team.threads
-        return flops / self._seconds("fma") / 1e9
-
-    def _seconds(self, job: str) -> float:
-        address = self._engine.address(job)
         started = time.perf_counter()
-        self._team.run(address, self._context.ctypes.data)
-        return time.perf_counter() - started
+        self._team.run(self._engine.address("fma"), self._context.ctypes.data)
+        return flops / (time.perf_counter() - started) / 1e9
 
     def _code(self) -> str:
         from rlx.lowering.emitter import Module
 
         module = Module(self._target)
-        self._emit_read(module)
         self._emit_fma(module)
         return module.text
-
-    def _emit_read(self, module: Any) -> None:
-        params = [("ptr", "context"), ("i64", "tid"), ("i64", "threads")]
-        f = module.function("read", params, exported=True)
-        context, tid, threads = f.params
-        loads, vector = 8, "<16 x i32>"
-        share = f.and_(f.udiv(f.load("i64", f.at(context, 8)), threads), -64 * loads)
-        start = f.at(f.load("ptr", context), f.mul(share, tid))
-
-        def step(i: Any, sums: list[Any]) -> list[Any]:
-            at = f.at(start, i)
-            return [f.add(s, f.load(vector, f.at(at, 64 * j), 64)) for j, s in enumerate(sums)]
-
-        total, *others = f.for_(0, share, 64 * loads, [f.zero(vector)] * loads, step)
-        for other in others:
-            total = f.add(total, other)
-        f.store(total, f.at(f.load("ptr", f.at(context, 16)), tid, 64))
-        f.ret()
 
     def _emit_fma(self, module: Any) -> None:
         params = [("ptr", "context"), ("i64", "tid"), ("i64", "threads")]
         f = module.function("fma", params, exported=True)
         context, tid, _ = f.params
-        out = f.at(f.load("ptr", f.at(context, 16)), tid, 64)
+        out = f.at(f.load("ptr", context), tid, 64)
         x = f.splat(f.load("float", out), self._target.vector_bits // 32)
         total, *others = f.for_(
             0,

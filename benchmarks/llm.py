@@ -83,7 +83,12 @@ def rlx_worker(path: str, threads: int, precision: str) -> Handler:
 
     def handle(job: dict[str, Any]) -> dict[str, Any]:
         if job["what"] == "profile":
-            return {"outside": outside_native(model, job["prompt"])}
+            profile = model.profile(job["prompt"], PROFILED_STEPS)
+            return {
+                "outside_native": outside_native(model, job["prompt"]),
+                "profile": profile.as_json(),
+                "profile_text": [*profile.heading(), *profile.table("decode")],
+            }
         ids = list(model.generate_ids(job["prompt"], job["new"], stop=False))
         stats = model.stats
         return {
@@ -218,7 +223,7 @@ def side_by_side(
                     raise SystemExit(f"{name} did {done} tokens, expected {len(prompt), new}")
                 for kind in ("prefill", "decode"):
                     rates[name][kind].append(answer[kind])
-        outside: float = workers["exact"].ask(what="profile", prompt=prompt)["outside"]
+        profiled: dict[str, Any] = workers["exact"].ask(what="profile", prompt=prompt)
         idle = {name: worker.idle_cpu_s for name, worker in (*workers.items(), ("floor", floor))}
     return {
         **rates,
@@ -226,7 +231,7 @@ def side_by_side(
         "weight_bytes_per_step": nbytes,
         # A decode step reads the positions before it: the mean of the steps.
         "cache_bytes_per_step": first["cache_bytes_per_position"] * (len(prompt) + new / 2),
-        "outside_native": outside,
+        **profiled,
         "idle_cpu_s": idle,
         "llama.cpp about": about,
     }
@@ -325,6 +330,12 @@ def floors_table(results: dict[str, Any]) -> str:
     return table([*header, "FMA, GFLOP/s", "best", "outside native calls"], rows)
 
 
+def profile_text(threads: str, result: dict[str, Any]) -> str:
+    """Return where the time of decode goes, as `rlx profile` prints it."""
+    lines = "\n".join(result["profile_text"])
+    return f"Where the time of a decode step goes, on {threads} threads:\n\n```\n{lines}\n```"
+
+
 def facts_table(facts: dict[str, Any]) -> str:
     cold, warm = facts["starts"]["cold"], facts["starts"]["warm"]
     few, many = (median(facts["depths"][str(layers)]) for layers in LAYERS)
@@ -351,10 +362,11 @@ def facts_table(facts: dict[str, Any]) -> str:
         f"{figures[name] / 1e6:.1f}"
         for name in ("arena_bytes", "arena_lower_bound_bytes", "state_bytes")
     )
+    per_step = f"{figures['kernels_per_step']}, {figures['barriers_per_step']}"
     rows += [
         ["arena (its lower bound), state", f"{arena} ({bound}), {state} MB"],
         ["weight bytes read in a decode step", f"{figures['weight_bytes_per_step'] / 1e6:.2f} MB"],
-        ["barriers in a decode step", str(figures["barriers_per_step"])],
+        ["launches, barriers in a decode step", per_step],
         ["kernels", str(figures["kernels"])],
     ]
     return table(["rlx", ""], rows)
@@ -373,6 +385,7 @@ def report(result: dict[str, Any]) -> str:
         f"rounds: {settings['rounds']}. CPU time of idle contestants: at most {idle:.3f} s.",
         rates_table(results),
         floors_table(results),
+        *(profile_text(threads, result) for threads, result in results.items()),
     ]
     if "facts" in result:
         parts.append(facts_table(result["facts"]))

@@ -235,6 +235,18 @@ class Profile:
         }
 
     def __str__(self) -> str:
+        lines = list(self.heading())
+        for section in self.sections:
+            lines += ["", *self.table(section.name)]
+        return "\n".join(lines)
+
+    def table(self, program: str) -> Iterator[str]:
+        """Give the lines of a program's table."""
+        section = next(s for s in self.sections if s.name == program)
+        return _table(section, self.roofline_gb_s)
+
+    def heading(self) -> list[str]:
+        """Return the lines before the tables."""
         with_marks, without = self.rates
         lines = [
             f"roofline  {self.roofline_gb_s:.1f} GB/s on {self.threads} threads (the faster half "
@@ -243,9 +255,7 @@ class Profile:
         ]
         if self.lost:
             lines.append(f"lost      {self.lost} marks: profile fewer steps")
-        for section in self.sections:
-            lines += ["", *_table(section, self.roofline_gb_s)]
-        return "\n".join(lines)
+        return lines
 
 
 def _table(section: Section, roofline: float) -> Iterator[str]:

@@ -141,6 +141,7 @@ def _add_profile(parser: argparse.ArgumentParser) -> None:
     prompt.add_argument(
         "--prompt-ids", type=_token_ids, metavar="1,2,3", help="its token ids, in place of a text"
     )
+    parser.set_defaults(chat=False)
     add("-n", "--steps", type=int, default=32, metavar="N", help="decode steps (default 32)")
     _add_run(parser)
     add(
@@ -199,17 +200,17 @@ def _inspect(args: argparse.Namespace) -> None:
 
 
 def _profile(args: argparse.Namespace) -> None:
-    from rlx.driver import load
     from rlx.runtime.timeline import replacing, write_timeline
 
+    text = _prompt_text(args)
     integer("steps", args.steps, 1)
     # Opened before the model is loaded, which may take seconds.
     with replacing(args.output) as file:
-        model = load(
-            args.model, args.precision, args.threads, args.max_context, False, args.profile
-        )
-        ids = [i % model.vocab for i in range(min(PROFILED_TOKENS, model.capacity // 2))]
-        profile = model.profile(args.prompt or args.prompt_ids or ids, args.steps)
+        model = _load(args, verify=False)
+        ids = _prompt_ids(args, text, model)
+        if ids is None:
+            ids = [i % model.vocab for i in range(min(PROFILED_TOKENS, model.capacity // 2))]
+        profile = model.profile(ids, args.steps)
         write_timeline(profile, file, args.output)
     if args.json:
         print(json.dumps({**profile.as_json(), "events": args.output}))
@@ -252,7 +253,24 @@ def _prompt_text(args: argparse.Namespace) -> str | None:
     return text
 
 
-def _prompt_ids(args: argparse.Namespace, text: str | None, model: LanguageModel) -> list[int]:
+def _load(args: argparse.Namespace, verify: bool) -> LanguageModel:
+    from rlx.driver import load
+
+    return load(
+        args.model,
+        args.precision,
+        args.threads,
+        args.max_context,
+        verify,
+        args.profile,
+        args.kv_cache,
+    )
+
+
+def _prompt_ids(
+    args: argparse.Namespace, text: str | None, model: LanguageModel
+) -> list[int] | None:
+    """Return the prompt's tokens; None where there is no prompt."""
     if text is None:
         return args.prompt_ids
     if args.chat:
@@ -263,22 +281,13 @@ def _prompt_ids(args: argparse.Namespace, text: str | None, model: LanguageModel
 def _generate(args: argparse.Namespace) -> None:
     # What can be wrong without the model comes before loading it, which may take seconds.
     text = _prompt_text(args)
-    from rlx.driver import load
     from rlx.runtime.language import checked_count, checked_sampling
 
     sampling = (args.temperature, args.top_k, args.top_p, args.seed)
     checked_sampling(*sampling)
     checked_count(args.max_tokens)
-    model = load(
-        args.model,
-        args.precision,
-        args.threads,
-        args.max_context,
-        args.verify,
-        args.profile,
-        args.kv_cache,
-    )
-    prompt_ids = _prompt_ids(args, text, model)
+    model = _load(args, args.verify)
+    prompt_ids = _prompt_ids(args, text, model) or []
     # An answer may have characters that the terminal's encoding has not.
     if reconfigure := getattr(sys.stdout, "reconfigure", None):
         reconfigure(errors="replace")

@@ -330,7 +330,14 @@ def test_a_place_that_cannot_be_written_is_one_error(
 
 
 @pytest.mark.parametrize(
-    "args", [("-n", 0), ("--prompt-ids", "1,100000"), ("--threads", 0), ("--precision", "best")]
+    "args",
+    [
+        ("-n", 0),
+        ("--prompt", ""),
+        ("--prompt-ids", "1,100000"),
+        ("--threads", 0),
+        ("--precision", "best"),
+    ],
 )
 def test_an_error_leaves_the_file_as_it_was(
     rlx_profile: Callable[..., tuple[int, str]], tmp_path: Path, args: tuple[object, ...]
