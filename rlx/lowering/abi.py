@@ -28,7 +28,13 @@ LOCK = 12
 """i32, i32: taken by a thread that runs the program through `enter`, and how many wait."""
 MARKS_AT = 13
 """Address of the memory for marks, or 0; only programs with marks read it: see `marks.py`."""
-DIMS = 14
+FROM, UNTIL = 14, 15
+"""
+The parts of a step that `step` runs: those from FROM on whose numbers are less than UNTIL.
+
+They are 0 and the manifest's `parts` for a whole step, and for several.
+"""
+DIMS = 16
 """
 From here on: the sizes of the free dimensions, in the order of the dimension table; after them the
 offsets of the arena's places whose sizes have no bound.

@@ -21,6 +21,7 @@ from rlx.dialects.common import (
 from rlx.errors import RlxError
 from rlx.lowering.bounds import bounds_of
 from rlx.lowering.manifest import Dimension, Io, Manifest, Weight
+from rlx.lowering.parts import part_count, parts_of
 from rlx.lowering.traffic import kernels_of, sites_of, weight_bytes, weights_of
 from rlx.lowering.work import work_of
 
@@ -61,6 +62,7 @@ def manifest_of(module: ModuleOp) -> Manifest:
         shapes=_shapes(kernels.values(), table),
         work=work_of(launched, kernels),
         carries=lir.CARRY in module.attributes,
+        parts=part_count(parts_of(program)),
         sites=sites_of(module, program) if lir.MARKS in module.attributes else (),
     )
 

@@ -136,6 +136,8 @@ class Manifest(NamedTuple):
     """Operations on elements of a step, about, as sums of a number times dimensions."""
     carries: bool = False
     """Whether a step's token is the next step's input, so that one call may take several."""
+    parts: int = 1
+    """In how many parts a step can be run; see `parts.py`."""
     sites: tuple[Site, ...] = ()
     """What the marks of a step are numbered by; empty for a program without marks."""
 

@@ -7,7 +7,7 @@ state and the epilogue, several times where the program carries an output on as 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple
@@ -23,10 +23,11 @@ from rlx.lowering.checksum import emit_checksums
 from rlx.lowering.emitter import Function, Module
 from rlx.lowering.kernels import emit_kernel
 from rlx.lowering.marks import emit_marks, place_of
+from rlx.lowering.parts import Part, part_count, parts_of, runs_in
 from rlx.lowering.sync import emit_barrier
 from rlx.lowering.target import Target
 from rlx.lowering.traffic import kernels_of, numbered
-from rlx.lowering.values import Value, i64
+from rlx.lowering.values import Index, Value, i64
 
 _JOB = [("ptr", "ctx"), ("i64", "tid"), ("i64", "threads")]
 
@@ -174,6 +175,7 @@ class _Job:
     def define_steps(self, program: lir.ProgramOp, carry: _Carry) -> None:
         """Emit the launches of a step in a loop over steps, which ends early after a stop token."""
         f = self.f
+        parts = parts_of(program)
         steps = self._word(abi.STEPS) if carry.token is not None else i64(1)
 
         def more(v: list[Value]) -> Value:
@@ -182,17 +184,46 @@ class _Job:
         def step(v: list[Value]) -> list[Value]:
             self._load_sizes()
             self._mark_step()
-            self._block(program.body.block, lir.Job.STEP, {}, None)
-            if carry.token is None:
-                return [f.add(v[0], 1)]
-            self._on_first_thread(lambda: self._hand_on(v[0], carry))
-            self.wait()
-            self._mark(None)
+            self._parts(parts)
             taken = f.add(v[0], 1)
-            return [f.select(self._stopped(v[0]), steps, taken)]
+            if carry.token is None:
+                return [taken]
+
+            def whole() -> list[Value]:
+                self._on_first_thread(lambda: self._hand_on(v[0], carry))
+                self.wait()
+                self._mark(None)
+                return [f.select(self._stopped(v[0]), steps, taken)]
+
+            count = part_count(parts)
+            return f.if_(f.icmp("sge", self._word(abi.UNTIL), count), whole, lambda: [taken])
 
         f.while_([i64(0)], more, step)
         f.ret()
+
+    def _parts(self, parts: list[Part]) -> None:
+        """Emit the launches of a step: of those parts that the context says, if there are many."""
+        f = self.f
+        start, end = self._word(abi.FROM), self._word(abi.UNTIL)
+
+        def straight(part: Part) -> list[Value]:
+            self._ops(part.ops, lir.Job.STEP, {}, None)
+            return []
+
+        for part in parts:
+            first = f.sub(start, part.first)
+            if len(parts) == 1 and part.loop is None:
+                straight(part)
+            elif part.loop is None:
+                here = f.and_(f.icmp("sle", first, 0), f.icmp("sgt", end, part.first))
+                f.if_(here, partial(straight, part))
+            else:
+                low, high = part.loop.first.value.data, part.loop.last.value.data
+                begin = f.add(first, low)
+                begin = f.select(f.icmp("sgt", first, 0), begin, i64(low))
+                stop = f.add(end, low - part.first)
+                stop = f.select(f.icmp("slt", stop, high), stop, i64(high))
+                self._loop(part.loop, lir.Job.STEP, {}, begin, stop)
 
     def _hand_on(self, index: Value, carry: _Carry) -> None:
         """Emit, for one thread: record the token, make it the next input, let dimensions grow."""
@@ -251,7 +282,16 @@ class _Job:
         known: dict[SSAValue, Value],
         layer: Value | None,
     ) -> None:
-        for op in block.ops:
+        self._ops(block.ops, job, known, layer)
+
+    def _ops(
+        self,
+        ops: Iterable[Operation],
+        job: lir.Job,
+        known: dict[SSAValue, Value],
+        layer: Value | None,
+    ) -> None:
+        for op in ops:
             match op:
                 case lir.LaunchOp() if op.job is job:
                     self._launch(op, known, layer)
@@ -260,11 +300,11 @@ class _Job:
                 case lir.BarrierOp() if self.launched:
                     self.wait(self._ahead(op, job, known, layer))
                     self._mark(op, layer)
-                case lir.LoopOp() if _runs_in(op, job):
-                    self._loop(op, job, known)
-                case lir.IfOp() if _runs_in(op, job):
+                case lir.LoopOp() if runs_in(op, job):
+                    self._loop(op, job, known, op.first.value.data, op.last.value.data)
+                case lir.IfOp() if runs_in(op, job):
                     self._if(op, job, known, layer)
-                case lir.WhileOp() if _runs_in(op, job):
+                case lir.WhileOp() if runs_in(op, job):
                     self._while(op, job, known, layer)
                 case _:
                     pass
@@ -274,9 +314,9 @@ class _Job:
         op: lir.LoopOp,
         job: lir.Job,
         known: dict[SSAValue, Value],
+        first: Index,
+        last: Index,
     ) -> None:
-        first, last = op.first.value.data, op.last.value.data
-
         def body(layer: Value, _: list[Value]) -> list[Value]:
             self._block(op.body.block, job, dict(known), layer)
             return []
@@ -386,7 +426,3 @@ class _Job:
     def _io(self, op: lir.InputOp | lir.OutputOp) -> Value:
         array = self.words[abi.INPUTS if isinstance(op, lir.InputOp) else abi.OUTPUTS]
         return self.f.load("ptr", self.f.at(array, op.index.value.data, 8), align=8)
-
-
-def _runs_in(op: Operation, job: lir.Job) -> bool:
-    return any(isinstance(o, lir.LaunchOp) and o.job is job for o in op.walk())

@@ -204,6 +204,24 @@ class LanguageModel:
         stops = self.end_tokens if stop else frozenset[int]()
         return self._tokens(ids, checked_count(max_tokens), sampling, stops)
 
+    def generate_batch(
+        self,
+        prompts: Sequence[str | Sequence[int]],
+        max_tokens: int = 256,
+        temperature: float = 0.0,
+        top_k: int = 0,
+        top_p: float = 1.0,
+        seed: int = 0,
+    ) -> list[str]:
+        """
+        Return the answers to several prompts: each is what `generate` gives for it alone.
+
+        They are made one after the other, and all prompts are checked before the first. Raises
+        RlxError as `generate` does.
+        """
+        options = (max_tokens, temperature, top_k, top_p, seed)
+        return ["".join(pieces) for pieces in [self.generate(p, *options) for p in prompts]]
+
     def profile(self, prompt: str | Sequence[int], steps: int = 32) -> Profile:
         """
         Return where the time of a greedy answer goes: prefill, and `steps` decode steps.
@@ -294,7 +312,8 @@ class LanguageModel:
         step = stats.decode_s / stats.decode_steps if stats.decode_steps else CALL_SECONDS
         steps = max(1, min(limit, int(CALL_SECONDS / max(step, 1e-6)), len(self._buffers.ids)))
         before = time.perf_counter()
-        taken = self._decode.step({"past": self._past}, steps)
+        call_s = CALL_SECONDS if step >= CALL_SECONDS else None
+        taken = self._decode.step({"past": self._past}, steps, call_s)
         stats.decode_s += time.perf_counter() - before
         stats.decode_steps += taken
         self._past += taken
@@ -309,7 +328,7 @@ class LanguageModel:
             last = start + len(part) == len(ids)
             out = len(part) if logits is not None else int(last)
             program.bind_output("logits", buffers.logits if logits is None else logits[start:])
-            program.step({"seq": len(part), "past": self._past, "out": out})
+            program.step({"seq": len(part), "past": self._past, "out": out}, call_s=CALL_SECONDS)
             self._past += len(part)
 
     def _set_sampling(self, sampling: Sampling) -> None:

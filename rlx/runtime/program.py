@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,6 +20,9 @@ from rlx.runtime.memory import Block, Segment
 from rlx.runtime.packed import Fill, stored
 from rlx.runtime.recorder import Recorder
 from rlx.runtime.threads import Team, native
+
+PART_GROWTH = 4
+"""How many times the parts of a native call the next one may have."""
 
 Raw = Callable[[str], NDArray[np.uint8]]
 """Gives the bytes of a weight in its file, by key."""
@@ -65,6 +69,7 @@ class Program:
             (abi.INPUTS, self._inputs.ctypes.data),
             (abi.OUTPUTS, self._outputs.ctypes.data),
             (abi.STEPS, 1),
+            (abi.UNTIL, manifest.parts),
             (abi.MARKS_AT, recorder.address if recorder is not None else 0),
         ):
             self._context[word] = address
@@ -162,10 +167,12 @@ class Program:
         self._context[abi.STOPS] = self._stops.ctypes.data
         self._context[abi.STOP_COUNT] = len(stops)
 
-    def step(self, sizes: Mapping[str, int], steps: int = 1) -> int:
+    def step(self, sizes: Mapping[str, int], steps: int = 1, call_s: float | None = None) -> int:
         """
         Run a step, or up to `steps` where the program carries a token on; return how many it took.
 
+        With `call_s` a single step is several native calls of about as many seconds, where it takes
+        longer than one of them: Ctrl-C is answered between them, and the step is left undone.
         Raises RlxError for a dimension that is missing or out of its bounds.
         """
         manifest = self.manifest
@@ -175,12 +182,32 @@ class Program:
         self._context[abi.TAKEN] = 0
         if self.recorder is not None:
             self.recorder.begin()
-        self.team.run(self._jobs[abi.STEP], self.context)
+        if call_s is None or self.recorder is not None:
+            self._run(0, manifest.parts)
+        else:
+            self._run_in_calls(call_s)
         taken = int(self._context[abi.TAKEN]) if manifest.carries else 1
         if self.recorder is not None:
             after = self._context[abi.DIMS : abi.DIMS + len(words)]
             self.recorder.take(manifest, taken, words, after)
         return taken
+
+    def _run(self, first: int, end: int) -> None:
+        """Run parts of a step."""
+        self._context[abi.FROM], self._context[abi.UNTIL] = first, end
+        self.team.run(self._jobs[abi.STEP], self.context)
+
+    def _run_in_calls(self, call_s: float) -> None:
+        """Run a step in calls of as many of its parts as take so long."""
+        done, count, parts = 0, 1, self.manifest.parts
+        while done < parts:
+            end = min(done + count, parts)
+            before = time.perf_counter()
+            self._run(done, end)
+            pace = (end - done) * call_s / max(time.perf_counter() - before, 1e-9)
+            # The first part, what comes before the layers, says little of them.
+            most = PART_GROWTH * count if done else 1
+            done, count = end, max(1, min(int(pace), most))
 
 
 def packed_weights(program: Program, contents: str, pack: Fill) -> Block:
