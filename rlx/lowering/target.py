@@ -8,8 +8,10 @@ another CPU can be printed on any machine and every instruction-set level can be
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 
 from rlx.errors import RlxError
 
@@ -129,17 +131,55 @@ def usable_cores() -> int:
     cores = (
         len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     )
-    quota = _cgroup_quota()
+    quota = cgroup_quota(Path("/proc/self/cgroup"), Path("/sys/fs/cgroup"))
     return max(1, min(cores, quota) if quota else cores)
 
 
-def _cgroup_quota() -> int | None:
-    """Return the CPU quota in whole CPUs, rounded up, or None where there is none."""
+def cgroup_quota(groups: Path, mounted: Path) -> int | None:
+    """
+    Return the CPU quota in whole CPUs, rounded up, or None where there is none.
+
+    `groups` lists a process's control groups (cgroups(7), both versions), which are folders below
+    `mounted`; each of their parents has a quota too, and the least counts. A container may see its
+    own group as the root, under the name that it has outside.
+    """
     try:
-        with open("/sys/fs/cgroup/cpu.max") as f:
-            limit, period = f.read().split()
-    except (OSError, ValueError):
+        lines = groups.read_text().splitlines()
+    except OSError:
         return None
-    if limit == "max":
+    quotas: list[int] = []
+    for line in lines:
+        _, controllers, name = line.split(":", 2)
+        if not controllers:
+            root, read = mounted, _quota
+        elif "cpu" in controllers.split(","):
+            root, read = mounted / controllers, _quota_of_version_1
+        else:
+            continue
+        below = Path(name.lstrip("/"))
+        quotas += [q for part in (below, *below.parents) if (q := read(root / part)) is not None]
+    return min(quotas, default=None)
+
+
+def _quota(folder: Path) -> int | None:
+    return _whole(_read(folder / "cpu.max").split())
+
+
+def _quota_of_version_1(folder: Path) -> int | None:
+    names = ("cpu.cfs_quota_us", "cpu.cfs_period_us")
+    return _whole([_read(folder / name).strip() for name in names])
+
+
+def _whole(words: Sequence[str]) -> int | None:
+    """Return a quota and its period as CPUs; a quota of `max`, or below 0, is none."""
+    if len(words) != 2 or not all(word.isdecimal() for word in words):
         return None
-    return max(1, -(-int(limit) // int(period)))
+    limit, period = map(int, words)
+    return max(1, -(-limit // period)) if period else None
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text()
+    except OSError:
+        return ""

@@ -12,6 +12,7 @@ import threading
 import time
 import warnings
 from functools import cache
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -19,7 +20,7 @@ import pytest
 from rlx.errors import RlxError
 from rlx.lowering.emitter import Module
 from rlx.lowering.sync import BARRIER_SLEEPERS, emit_barrier, emit_team
-from rlx.lowering.target import Target, usable_cores
+from rlx.lowering.target import Target, cgroup_quota, usable_cores
 from rlx.lowering.values import Value, i64
 from rlx.runtime import cache as cache_module
 from rlx.runtime import threads as threads_module
@@ -256,6 +257,62 @@ def test_threads_are_clamped_with_one_warning(monkeypatch: pytest.MonkeyPatch) -
         assert Team(2000).threads == usable_cores()
     (warning,) = caught
     assert "1000 threads were asked for" in str(warning.message)
+
+
+@pytest.mark.parametrize(
+    ("groups", "files", "wanted"),
+    [
+        ("0::/\n", {}, None),
+        ("0::/\n", {"cpu.max": "max 100000\n"}, None),
+        ("0::/\n", {"cpu.max": "150000 100000\n"}, 2),
+        ("0::/\n", {"cpu.max": "1000 100000\n"}, 1),
+        # The least of a group and its parents counts, whichever of them it is.
+        ("0::/a/b\n", {"a/cpu.max": "300000 100000", "a/b/cpu.max": "max 100000"}, 3),
+        ("0::/a/b\n", {"a/cpu.max": "300000 100000", "a/b/cpu.max": "100000 100000"}, 1),
+        # A container that sees its own group as the root, under its outer name.
+        ("0::/docker/1\n", {"cpu.max": "200000 100000"}, 2),
+        ("3:cpuset:/\n1:cpu:/\n0::/\n", {"cpu/cpu.cfs_quota_us": "-1\n"}, None),
+        (
+            "4:cpu,cpuacct:/x\n0::/\n",
+            {"cpu,cpuacct/x/cpu.cfs_quota_us": "250000\n"},
+            3,
+        ),
+        ("1:name=systemd:/a:b\n0::/a:b\n", {"a:b/cpu.max": "400000 100000"}, 4),
+        ("0::/\n", {"cpu.max": "what is this"}, None),
+        ("0::/\n", {"cpu.max": "100000 0"}, None),
+    ],
+)
+def test_quotas_of_control_groups(
+    tmp_path: Path, groups: str, files: dict[str, str], wanted: int | None
+) -> None:
+    listed = tmp_path / "cgroup"
+    listed.write_text(groups)
+    for name, text in files.items():
+        path = tmp_path / "fs" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+        if name.endswith("cfs_quota_us"):
+            path.with_name("cpu.cfs_period_us").write_text("100000\n")
+    assert cgroup_quota(listed, tmp_path / "fs") == wanted
+
+
+def test_without_control_groups_there_is_no_quota(tmp_path: Path) -> None:
+    assert cgroup_quota(tmp_path / "none", tmp_path) is None
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="needs affinities")
+def test_teams_are_as_large_as_the_affinity() -> None:
+    """Also where the process has more threads than that, which is said once."""
+    script = """
+import os, sys, warnings
+os.sched_setaffinity(0, [min(os.sched_getaffinity(0))])
+from rlx.runtime.threads import Team
+with warnings.catch_warnings(record=True) as caught:
+    warnings.simplefilter("always")
+    print([Team(n).threads for n in (None, 1, 3, 4)], len(caught))
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert (done.stdout, done.stderr) == ("[1, 1, 1, 1] 1\n", "")
 
 
 SCRIPT = """
