@@ -281,7 +281,8 @@ class KernelOp(IRDLOperation):
     @property
     def ops(self) -> Iterator[Operation]:
         """Return the operations of the body, without the yield."""
-        return (op for op in self.body.block.ops if not isinstance(op, YieldOp))
+        # Not isinstance, which takes long where a class isn't the very same.
+        return (op for op in self.body.block.ops if type(op) is not YieldOp)
 
     @property
     def yielded(self) -> YieldOp:
@@ -395,11 +396,12 @@ def kind_of_kernel(ops: Iterable[Operation]) -> OpKind:
 
 def captures(op: Operation) -> list[SSAValue]:
     """Return the values from outside that an operation or its regions use, once each."""
-    inside: set[SSAValue] = {r for inner in op.walk() for r in inner.results}
-    blocks = (block for inner in op.walk() for region in inner.regions for block in region.blocks)
-    inside |= {a for block in blocks for a in block.args}
-    values = (v for inner in op.walk() for v in inner.operands)
-    return list(dict.fromkeys(v for v in values if v not in inside))
+    inside, used = set[SSAValue](), dict[SSAValue, None]()
+    for inner in op.walk():
+        used.update(dict.fromkeys(inner.operands))
+        inside.update(inner.results)
+        inside.update(a for region in inner.regions for block in region.blocks for a in block.args)
+    return [v for v in used if v not in inside]
 
 
 Mir = Dialect(

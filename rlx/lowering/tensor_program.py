@@ -42,10 +42,10 @@ from rlx.lowering.tensor_stages import kept, over_rows
 from rlx.lowering.tensor_tiles import turned
 from rlx.lowering.values import Value, i64
 
-COMPUTED = (
+COMPUTED = frozenset((
     *mir.MAPS, *mir.MOVES, mir.ConstantOp, mir.IotaOp, mir.ReduceOp, mir.SoftmaxOp, mir.LayerNormOp,
     mir.RmsNormOp,
-)  # fmt: skip
+))  # fmt: skip
 """The operations that `refusal` may accept."""
 NEAR = 1 << 12
 """Up to how many elements of a row L1 holds: what it is made of and results."""
@@ -366,7 +366,7 @@ def refusal(
     single operation of `COMPUTED` is never refused.
     """
     for op in ops:
-        if not isinstance(op, COMPUTED):
+        if type(op) not in COMPUTED:
             return f"{op.name} is not an operation of a tensor kernel"
     for v in (*yielded, *(v for op in ops for v in (*op.operands, *op.results))):
         if element_of(v.type) not in infer.ELEMENTS and not is_packed_vector(v.type):

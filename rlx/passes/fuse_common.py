@@ -176,55 +176,84 @@ def _producers(op: Operation, copied: AbstractSet[Operation]) -> set[Operation |
     return found
 
 
+def _dependents(members: Sequence[Operation], span: AbstractSet[Operation]) -> set[Operation]:
+    """Return the operations of a span that need one of its members, and aren't one."""
+    block, found, work = members[0].parent, set(members), list(members)
+    while work:
+        for result in work.pop().results:
+            for use in result.uses:
+                user = use.operation
+                while user.parent is not block:
+                    around = user.parent_op()
+                    assert around is not None
+                    user = around
+                if user in span and user not in found:
+                    found.add(user)
+                    work.append(user)
+    return found.difference(members)
+
+
 def order(members: Sequence[Operation], copied: Iterable[Operation] = ()) -> list[Operation] | str:
     """
-    Return the operations between the members that one launch of them all must come after.
+    Return the operations between the members that come after one launch of them all.
 
-    Those that the list leaves out come after the launch: as few as possible, so that it stands at
-    the last member; where that would swap two operations with effects on state, as many as
-    possible, so that it stands at the first. Where neither works, the reason is returned. Members
-    get copies of what is `copied`.
+    As few as possible, so that it stands at the last member; where that would swap two operations
+    with effects on state, as many as possible, so that it stands at the first. Where neither works,
+    the reason is returned. Members get copies of what is `copied`.
     """
-    span, inside, copies = _span(members), set(members), frozenset(copied)
-    others = [op for op in span if op not in inside]
-    none = frozenset[Operation]()
-    producers = {op: _producers(op, copies if op in inside else none) for op in span}
+    span, copies = dict.fromkeys(_span(members)), frozenset(copied)
     # What uses a member comes after the launch; a member that needs such an operation closes a
-    # cycle. What a member needs comes before.
-    after: set[Operation | Block] = set()
-    for op in span:
-        if op in inside and producers[op] & after:
-            return "an operation between them needs the one and feeds the other"
-        if op not in inside and producers[op] & (inside | after):
-            after.add(op)
-    needed: set[Operation] = set()
-    between = set(others)
-    for op in reversed(span):
-        if op in inside or op in needed:
-            needed |= {p for p in producers[op] if isinstance(p, Operation) and p in between}
-    at_last = [op for op in others if op not in after]
-    at_first = [op for op in others if op in needed]
-    effects = _effects(span)
-    for before in (at_last, at_first):
-        arranged = [*before, *members, *(op for op in others if op not in before)]
-        if not effects or [op for op in arranged if op in effects] == effects:
-            return before
+    # cycle.
+    after = _dependents(members, span.keys())
+    if after and any(not after.isdisjoint(_producers(op, copies)) for op in members):
+        return "an operation between them needs the one and feeds the other"
+    at_last = [op for op in span if op in after]
+    # All others stay in the order that they have.
+    if not _effects([*members, *at_last]):
+        return at_last
+    needed = _needed(members, span.keys(), copies)
+    inside, effects = set(members), _effects(span)
+    at_first = [op for op in span if op not in inside and op not in needed]
+    for late in (at_last, at_first):
+        moved = inside.union(late)
+        arranged = [*(op for op in span if op not in moved), *members, *late]
+        if [op for op in arranged if op in effects] == [*effects]:
+            return late
     return "it would change the order of reads and writes of state"
 
 
-def _effects(ops: Sequence[Operation]) -> list[Operation]:
-    """Return the operations that read or write state, or may."""
-    return [
+def _needed(
+    members: Sequence[Operation], span: AbstractSet[Operation], copied: AbstractSet[Operation]
+) -> set[Operation]:
+    """Return the operations of a span that its members need; they get copies of some."""
+    found, work = set[Operation](), list(members)
+    none = frozenset[Operation]()
+    while work:
+        op = work.pop()
+        for producer in _producers(op, copied if op in members else none):
+            if producer in span and producer not in found and producer not in members:
+                assert isinstance(producer, Operation)
+                found.add(producer)
+                work.append(producer)
+    return found
+
+
+def _effects(ops: Iterable[Operation]) -> dict[Operation, None]:
+    """Return the operations that read or write state, or may, in their order."""
+    return dict.fromkeys(
         op
         for op in ops
         if not _is_effect_free(op)
         or any(isinstance(v.owner, mir.LoadStateOp | mir.AppendOp) for v in _captures(op))
-    ]
+    )
+
+
+_FREE = frozenset(mir.PRIMITIVES)
 
 
 def _is_effect_free(op: Operation) -> bool:
     # To look at the traits of all that a large kernel holds takes long.
-    return all(isinstance(part, mir.PRIMITIVES) for part in parts(op)) or is_side_effect_free(op)
+    return all(type(part) in _FREE for part in parts(op)) or is_side_effect_free(op)
 
 
 def _state_of(op: mir.AppendOp) -> Attribute | SSAValue:
@@ -244,8 +273,8 @@ def cannot_group(members: Sequence[Operation], copied: Sequence[Operation] = ())
     states = [_state_of(op) for m in members for op in parts(m) if isinstance(op, mir.AppendOp)]
     if len(set(states)) < len(states):
         return "they append to one state"
-    before = order(members, copied)
-    return before if isinstance(before, str) else None
+    late = order(members, copied)
+    return late if isinstance(late, str) else None
 
 
 def group(join: Join, rewriter: PatternRewriter) -> mir.KernelOp:
@@ -255,19 +284,21 @@ def group(join: Join, rewriter: PatternRewriter) -> mir.KernelOp:
     a; b; c --> mir.kernel { a; b; c; mir.yield (what others use) }
     """
     members = join.members
-    before = order(members, join.copied)
+    late = order(members, join.copied)
     block = members[0].parent
-    assert not isinstance(before, str)
+    assert not isinstance(late, str)
     assert block is not None
-    for op in before:
+    last = members[-1]
+    for op in late:
         op.detach()
-        block.insert_op_before(op, members[0])
+        block.insert_op_after(op, last)
+        last = op
     inner, yielded = join.launch.ops, join.launch.yielded
     body = Block()
     kernel = mir.KernelOp(body, [value.type for value in yielded])
     if (phase := members[0].attributes.get(mir.PHASE)) is not None:
         kernel.attributes[mir.PHASE] = phase
-    rewriter.insert(kernel, InsertPoint.before(members[0]))
+    rewriter.insert(kernel, InsertPoint.before(members[-1]))
     old = [member for member in members if isinstance(member, mir.KernelOp)]
     for member in old:
         for result, value in zip(member.results, member.yielded.arguments, strict=True):

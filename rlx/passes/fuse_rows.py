@@ -51,7 +51,7 @@ _CHEAP = (
 
 def is_row_launch(launch: Operation) -> bool:
     """Whether a launch is a row program, or an operation that may be part of one."""
-    return not is_view(launch) and all(isinstance(op, COMPUTED) for op in parts(launch))
+    return not is_view(launch) and all(type(op) in COMPUTED for op in parts(launch))
 
 
 def is_cheap(op: Operation) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from math import prod
 
 from xdsl.dialects.builtin import FixedBitwidthType
@@ -67,7 +68,10 @@ def is_view(op: Operation) -> bool:
 
 
 def is_leaf(op: Operation) -> bool:
-    """Whether an operation has no operands that change."""
+    """Whether an operation has no operands that change; of kernels one of a single such."""
+    if isinstance(op, mir.KernelOp):
+        first, *more = islice(op.ops, 2)
+        return not more and is_leaf(first)
     return mir.kind_of(op) in LEAF_KINDS
 
 

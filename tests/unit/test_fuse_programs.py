@@ -11,6 +11,7 @@ import pytest
 from primitive_programs import Program, inputs
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
+from xdsl.ir import Operation, SSAValue
 from xdsl.passes import ModulePass
 
 import rlx
@@ -217,6 +218,31 @@ def test_a_long_chain_of_maps_is_several_kernels(fuzz_count: Callable[[int, int]
     for i in range(600):
         wanted = -wanted if i % sine else np.sin(wanted)
     np.testing.assert_allclose(run_(x), wanted, rtol=1e-4)
+
+
+def test_what_lies_between_launches_is_not_looked_at(monkeypatch: pytest.MonkeyPatch):
+    looked = 0
+
+    def captures(op: Operation) -> list[SSAValue]:
+        nonlocal looked
+        looked += 1
+        return found(op)
+
+    found = mir.captures
+    monkeypatch.setattr(mir, "captures", captures)
+    type_, counts = "tensor<64xf32>", list[int]()
+    for n in (32, 128):
+        # A sum of n values, each of which is made far before it is used.
+        body = [f"%a{i} = mir.unary neg %x : {type_}" for i in range(n)]
+        for i in range(1, n):
+            body.append(f"%a{n + i - 1} = mir.binary add %a{2 * i - 2}, %a{2 * i - 1} : {type_}")
+        text = f"func.func @main(%x: {type_}) -> {type_} {{\n" + "\n".join(
+            [*body, f"func.return %a{2 * n - 2} : {type_}", "}"]
+        )
+        looked = 0
+        apply(parse(context(), text.encode(), "test"), FuseRowsPass())
+        counts.append(looked)
+    assert counts[1] <= 5 * counts[0]
 
 
 @pytest.mark.parametrize("n", [400, 2000])
