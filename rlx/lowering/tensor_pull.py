@@ -60,6 +60,8 @@ class Pull(ABC):
         for op in body.ops:
             self.graph.add(op)
         self.access = Access(self.places, body.sizes, _lane_type(body))
+        self.kept: set[Node] = set()
+        """The nodes whose rows are worth keeping between the stages of a row."""
         self._tile: Tile | None = None
 
     @contextmanager
@@ -172,14 +174,18 @@ class Pull(ABC):
         return self.places.place((opcode, type_, v), [v], lambda: self.f.cast(opcode, v, type_))
 
     def _joined(self, node: Node) -> Node:
-        """Return a sum or difference with a product of f32 as one operation, in a fast program."""
+        """
+        Return a sum or difference with a product of f32 as one operation, in a fast program.
+
+        A product that is kept has been computed.
+        """
         contracts = self.f.module.fast and node.element == f32 and has_fma(self.f)
         if not contracts or node.op != "binary" or node.kind not in ("add", "sub"):
             return node
         a, b = node.args
-        if a.op == "binary" and a.kind == "mul":
+        if a.op == "binary" and a.kind == "mul" and a not in self.kept:
             kind, args = ("fma" if node.kind == "add" else "fms"), (*a.args, b)
-        elif b.op == "binary" and b.kind == "mul":
+        elif b.op == "binary" and b.kind == "mul" and b not in self.kept:
             kind, args = ("fma" if node.kind == "add" else "fnma"), (*b.args, a)
         else:
             return node

@@ -61,8 +61,6 @@ class Program(Pull):
 
     def __init__(self, body: Body):
         super().__init__(body)
-        self.kept: set[Node] = set()
-        """The nodes whose rows are worth keeping between the stages of a row."""
         self.row_limit = 0
         """The most elements of a row that is kept."""
         self.split: Split | None = None

@@ -222,6 +222,18 @@ def test_a_product_in_a_sum_is_rounded_once_in_a_fast_function():
         assert not np.array_equal(result, same)
 
 
+@pytest.mark.skipif(not Target.host().has("fma"), reason="no FMA")
+def test_a_product_that_is_kept_is_not_computed_again_in_a_fast_function():
+    def shifted(x: Array, y: Array) -> tuple[Array, ...]:
+        product = np.exp(x) * y
+        total = np.sum(product, axis=-1)
+        return product, total, product + total[:, None]
+
+    x, y = (v.reshape(8, 512) for v in given(4096))
+    product, total, result = rlx.jit(shifted, precision="fast")(x, y)
+    np.testing.assert_array_equal(result, product + total[:, None])
+
+
 def test_f64_is_exact_in_a_fast_function():
     x, y = (v.astype(np.float64) for v in given(999))
     exact, fast = (rlx.jit(chain, precision=p) for p in ("exact", "fast"))
