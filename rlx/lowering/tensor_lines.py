@@ -44,6 +44,8 @@ class Lines:
     """Whether the outputs lie alike in their lines, and rows are long."""
     streams: Value
     """Whether, besides, the outputs are large."""
+    may_stream: bool
+    """Whether the outputs of some call may be."""
 
     @staticmethod
     def of(program: Program, outputs: Sequence[tuple[Node, Value]], outer: int) -> Lines | None:
@@ -68,10 +70,11 @@ class Lines:
         long = f.icmp("uge", program.access.size(row), ALIGNED)
         aligned = f.and_(f.icmp("eq", apart, 0), long)
         total = p.mul(program.access.size(nodes[0].count), size * len(nodes))
-        reduced = any(n.op == "reduce" for n in reachable(*nodes))
-        streams = f.and_(aligned, f.icmp("uge", total, STREAMED << reduced))
+        least = STREAMED << any(n.op == "reduce" for n in reachable(*nodes))
+        streams = f.and_(aligned, f.icmp("uge", total, least))
         p.here([*addresses, aligned, streams])
-        return Lines(p, addresses[0], size, unit, aligned, streams)
+        may_stream = program.upper(nodes[0].count) * size * len(nodes) >= least
+        return Lines(p, addresses[0], size, unit, aligned, streams, may_stream)
 
     def ahead(self, index: Value) -> Value:
         """Return how many elements lie between an index and the first line from there on."""

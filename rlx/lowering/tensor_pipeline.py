@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from rlx.lowering.target import PANEL
 from rlx.lowering.tensor_access import AnyAxis, At, Axis
 from rlx.lowering.tensor_elements import Reduction
-from rlx.lowering.tensor_lines import STREAMED, Lines
+from rlx.lowering.tensor_lines import Lines
 from rlx.lowering.tensor_nodes import MAPS, Node, reachable
 from rlx.lowering.tensor_reduce import ACCUMULATORS, Program, Stage
 from rlx.lowering.tensor_rows import Row
@@ -107,9 +107,9 @@ class Pipeline:
     def of(domain: Domain) -> Pipeline | None:
         """Return how rows are written, None where that is always one after the other."""
         lines, program = domain.lines, domain.program
-        if not lines or program.split or not domain.outer or len(domain.inner) != 1:
+        if not lines or not lines.may_stream or program.split:
             return None
-        if program.upper(domain.nodes[0].count) * lines.size < STREAMED:
+        if not domain.outer or len(domain.inner) != 1:
             return None
         reductions = Reductions.of(domain.nodes, program.kept)
         if reductions is None:
@@ -224,14 +224,13 @@ class Written:
     def write(self) -> None:
         """Write all of the row."""
 
-        def group(c: Value) -> list[Value]:
-            for i in range(ACCUMULATORS):
-                self.chunk(self.row.places.add(c, i * PANEL))
+        def chunk(c: Value) -> list[Value]:
+            self.chunk(c)
             return []
 
         self.head()
         end = self.row.places.add(self.start, self.length)
-        self.row.places.loop(self.start, end, GROUP, [], lambda c, _: group(c))
+        self.row.places.loop(self.start, end, PANEL, [], lambda c, _: chunk(c))
         self.tail()
 
     def head(self) -> None:
