@@ -109,10 +109,10 @@ def outside_native(model: Any, prompt: Sequence[int]) -> float:
 
     run, native = Team.run, 0.0
 
-    def timed(self: Team, job: int, ctx: int) -> None:
+    def timed(self: Team, job: int, ctx: int, alone: bool = False) -> None:
         nonlocal native
         before = time.perf_counter()
-        run(self, job, ctx)
+        run(self, job, ctx, alone)
         native += time.perf_counter() - before
 
     tokens = model.generate_ids(prompt, PROFILED_STEPS + 1, stop=False)

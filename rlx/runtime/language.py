@@ -16,6 +16,7 @@ from rlx.checks import integer, real
 from rlx.errors import RlxError
 from rlx.lowering.abi import Sampling
 from rlx.runtime.memory import Resident
+from rlx.runtime.pace import Pace
 from rlx.runtime.program import Program
 from rlx.runtime.recorder import Recorder
 from rlx.runtime.turns import Turns
@@ -120,6 +121,7 @@ class LanguageModel:
         self._chunk = next(d.high for d in prefill.manifest.dims if d.name == "seq")
         self._past = 0
         self._turns = Turns()
+        self._pace = Pace()
         self._use(prefill, decode)
 
     def _use(self, prefill: Program, decode: Program) -> None:
@@ -311,10 +313,15 @@ class LanguageModel:
         stats = self.stats
         step = stats.decode_s / stats.decode_steps if stats.decode_steps else CALL_SECONDS
         steps = max(1, min(limit, int(CALL_SECONDS / max(step, 1e-6)), len(self._buffers.ids)))
-        before = time.perf_counter()
         call_s = CALL_SECONDS if step >= CALL_SECONDS else None
+        self._decode.alone = self._pace.alone
+        before, used = time.perf_counter(), time.process_time()
         taken = self._decode.step({"past": self._past}, steps, call_s)
-        stats.decode_s += time.perf_counter() - before
+        seconds = time.perf_counter() - before
+        if stats.threads > 1:
+            used = time.process_time() - used
+            self._pace.note(seconds / taken, used / (seconds * stats.threads))
+        stats.decode_s += seconds
         stats.decode_steps += taken
         self._past += taken
         return taken

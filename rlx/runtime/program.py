@@ -49,6 +49,8 @@ class Program:
         self.manifest = manifest
         self.recorder = recorder
         self.team = team
+        self.alone = False
+        """Whether steps are for the calling thread alone, not for all of the team."""
         self._engine = Engine(code)
         self._jobs = {name: self._engine.address(name) for name in (abi.PROLOGUE, abi.STEP)}
         self._poison = poison
@@ -195,7 +197,7 @@ class Program:
     def _run(self, first: int, end: int) -> None:
         """Run parts of a step."""
         self._context[abi.FROM], self._context[abi.UNTIL] = first, end
-        self.team.run(self._jobs[abi.STEP], self.context)
+        self.team.run(self._jobs[abi.STEP], self.context, self.alone)
 
     def _run_in_calls(self, call_s: float) -> None:
         """Run a step in calls of as many of its parts as take so long."""

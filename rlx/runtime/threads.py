@@ -30,6 +30,7 @@ from rlx.runtime.memory import Segment
 if TYPE_CHECKING:
     from rlx.runtime.jit import Engine
 
+_JOB = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
 _teams: weakref.WeakSet[Team] = weakref.WeakSet()
 
 
@@ -62,10 +63,11 @@ class Team:
         self._words[:] = 0
         self._words[THREADS // 8] = self.threads
 
-    def run(self, job: int, ctx: int) -> None:
+    def run(self, job: int, ctx: int, alone: bool = False) -> None:
         """
         Call `void job(ptr ctx, i64 tid, i64 threads)` on every thread; return when all are done.
 
+        With `alone` the calling thread does it all, as the only one of a team of one.
         `job` and `ctx` are addresses. Python threads that call this at once take turns.
         Raises RlxError where the system refuses the threads, or after `close`.
         """
@@ -74,6 +76,9 @@ class Team:
                 raise RlxError("this model was closed: load it again to run it")
             # Before the workers, which need it too.
             code = native()
+            if alone:
+                _JOB(job)(ctx, 0, 1)
+                return
             if self.threads > 1 and not self._workers:
                 self._start()
             code.run(self.address, job, ctx)

@@ -24,6 +24,7 @@ from rlx.runtime import language
 from rlx.runtime.jit import Compilations
 from rlx.runtime.language import LanguageModel
 from rlx.runtime.memory import rss_anon
+from rlx.runtime.pace import Pace
 from rlx.runtime.program import Program
 from rlx.runtime.threads import Team
 
@@ -66,10 +67,10 @@ def jobs_run(monkeypatch: pytest.MonkeyPatch, before: Callable[[int], None]) -> 
     """Let `before` see the number of each native call to come; return a list that they are in."""
     run, seen = Team.run, list[int]()
 
-    def spy(team: Team, job: int, ctx: int) -> None:
+    def spy(team: Team, job: int, ctx: int, alone: bool = False) -> None:
         before(len(seen))
         seen.append(job)
-        run(team, job, ctx)
+        run(team, job, ctx, alone)
 
     monkeypatch.setattr(Team, "run", spy)
     return seen
@@ -124,6 +125,52 @@ def test_slow_decode_steps_are_several_calls(
     calls = jobs_run(monkeypatch, lambda _: None)
     assert answer(model) == wanted
     assert len(calls) == 30 * (LAYERS + 2)
+
+
+# Other programs on the CPUs
+
+
+def ways(times: Callable[[bool, int], tuple[float, float]], calls: int) -> str:
+    """Return how each call went, `a`lone or `t`ogether; `times` gives its seconds and CPU share."""
+    pace, gone = Pace(), ""
+    for call in range(calls):
+        gone += "a" if pace.alone else "t"
+        pace.note(*times(pace.alone, call))
+    return gone
+
+
+def test_threads_that_get_their_cpus_stay_together() -> None:
+    assert ways(lambda alone, _: (1.0, 0.9), 100) == "t" * 100
+
+
+def test_crowded_threads_try_one_alone() -> None:
+    slow, quick = (2.0, 0.5), (1.0, 0.5)
+    # Alone is quicker; now and then together is tried.
+    assert ways(lambda alone, _: quick if alone else slow, 39) == "taa" + "a" * 16 + "tt" + (
+        "a" * 16 + "tt"
+    )
+    # It is not.
+    assert ways(lambda alone, _: slow if alone else quick, 39) == "taa" + "t" * 16 + "aa" + (
+        "t" * 16 + "aa"
+    )
+    # The others end, and the threads are together again at the next trial.
+    quiet = (0.5, 0.9)
+    gone = ways(lambda alone, call: quick if alone else (slow if call < 9 else quiet), 60)
+    assert gone == "t" + "a" * 18 + "t" * 41
+
+
+def test_one_thread_alone_gives_the_same(
+    model: LanguageModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wanted = answer(model)
+    pace = Pace()
+    monkeypatch.setattr(model, "_pace", pace)
+    for way in (True, False, True):
+        given: list[int] = []
+        for token in model.generate_ids(PROMPT, 30, stop=False):
+            pace.alone = way if way else not pace.alone
+            given.append(token)
+        assert given == wanted
 
 
 # Ctrl-C
