@@ -21,6 +21,7 @@ class Pace:
     def __init__(self) -> None:
         self.alone = False
         self._took = [0.0, 0.0]
+        self._share = 1.0
         self._calls = 0
         self._stay = 1
         self._trial = False
@@ -28,6 +29,9 @@ class Pace:
     def note(self, seconds: float, share: float) -> None:
         """Take in what a step of the last call took, and the threads' part of their CPUs' time."""
         way = self.alone
+        if not way:
+            # One call may have met what is over at once.
+            self._share += (share - self._share) / 4
         self._took[way] = (self._took[way] + seconds) / 2 if self._calls else seconds
         self._calls += 1
         if self._calls < self._stay:
@@ -36,7 +40,7 @@ class Pace:
             if self._took[way] > self._took[not way]:
                 self.alone = not way
             self._begin(STAY, False)
-        elif way or share < CROWDED:
+        elif way or self._share < CROWDED:
             self.alone = not way
             self._begin(TRIAL, True)
 

@@ -141,22 +141,24 @@ def ways(times: Callable[[bool, int], tuple[float, float]], calls: int) -> str:
 
 def test_threads_that_get_their_cpus_stay_together() -> None:
     assert ways(lambda alone, _: (1.0, 0.9), 100) == "t" * 100
+    # Also where a single call doesn't.
+    assert ways(lambda alone, call: (1.0, 0.9 if call % 7 else 0.2), 100) == "t" * 100
 
 
 def test_crowded_threads_try_one_alone() -> None:
     slow, quick = (2.0, 0.5), (1.0, 0.5)
     # Alone is quicker; now and then together is tried.
-    assert ways(lambda alone, _: quick if alone else slow, 39) == "taa" + "a" * 16 + "tt" + (
+    assert ways(lambda alone, _: quick if alone else slow, 43) == "ttttt" + "aa" + 2 * (
         "a" * 16 + "tt"
     )
     # It is not.
-    assert ways(lambda alone, _: slow if alone else quick, 39) == "taa" + "t" * 16 + "aa" + (
+    assert ways(lambda alone, _: slow if alone else quick, 43) == "ttttt" + "aa" + 2 * (
         "t" * 16 + "aa"
     )
     # The others end, and the threads are together again at the next trial.
     quiet = (0.5, 0.9)
     gone = ways(lambda alone, call: quick if alone else (slow if call < 9 else quiet), 60)
-    assert gone == "t" + "a" * 18 + "t" * 41
+    assert gone == "ttttt" + "a" * 18 + "t" * 37
 
 
 def test_one_thread_alone_gives_the_same(
