@@ -289,10 +289,10 @@ def _table(section: Section, roofline: float) -> Iterator[str]:
     kernels, barriers = (sum(r.calls for r in rs) for rs in (section.kernels, section.barriers))
     rate = section.nbytes / total / 1e9
     yield (
-        f"in all {kernels / steps:g} kernels, {barriers / steps:g} barriers "
-        f"({us(section.barrier_s)} us, {section.barrier_s / total:.1%} of the time), "
-        f"{section.nbytes / steps / 1e6:.2f} MB ({section.weight_bytes / 1e6:.2f} MB of weights), "
-        f"{rate:.1f} GB/s, {rate / roofline:.0%} of the roofline"
+        f"{kernels / steps:g} kernels, {barriers / steps:g} barriers ({us(section.barrier_s)} us, "
+        f"{section.barrier_s / total:.1%}), {section.nbytes / steps / 1e6:.2f} MB "
+        f"({section.weight_bytes / 1e6:.2f} of weights) at {rate:.1f} GB/s, "
+        f"{rate / roofline:.0%} of the roofline"
     )
 
 
