@@ -384,6 +384,12 @@ def element_bytes(type_: Attribute) -> int:
     return _BYTES[element]
 
 
+def repeats(data: bytes, size: int) -> bool:
+    """Whether elements of a size are all of the same bytes, so that -0.0 is not 0.0; not none."""
+    # On bytes: xDSL's `is_splat` makes a Python number of each element.
+    return bool(data) and data == data[:size] * (len(data) // size)
+
+
 Monomial: TypeAlias = tuple[int, tuple[str, ...]]
 """A number times the sizes of dimensions."""
 

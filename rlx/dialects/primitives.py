@@ -25,7 +25,7 @@ from xdsl.dialects.builtin import (
     i1,
     i64,
 )
-from xdsl.ir import Attribute, SSAValue
+from xdsl.ir import Attribute, Block, Operation, SSAValue
 from xdsl.irdl import (
     IRDLOperation,
     VarConstraint,
@@ -43,7 +43,7 @@ from xdsl.utils.exceptions import VerifyException
 from xdsl.utils.str_enum import StrEnum
 
 from rlx.dialects import infer, shapes
-from rlx.dialects.common import element_bytes, element_of, spell
+from rlx.dialects.common import element_bytes, element_of, repeats, spell
 from rlx.dialects.definition import op_definition
 from rlx.dialects.kinds import (
     BOOL_BINARY,
@@ -148,8 +148,7 @@ class ConstantOp(IRDLOperation):
     @property
     def is_splat(self) -> bool:
         """Whether it is one number throughout: unlike xDSL's, which takes -0.0 for 0.0."""
-        data, size = self.value.data.data, self.value.get_element_type().compile_time_size
-        return bool(data) and data == data[:size] * (len(data) // size)
+        return repeats(self.value.data.data, self.value.get_element_type().compile_time_size)
 
     def verify_(self) -> None:
         infer.check_element(self.name, self.result.type, infer.ELEMENTS)
@@ -501,5 +500,11 @@ MOVES = (
 
 PRIMITIVES = (*MAPS, *MOVES, ConstantOp, IotaOp, ReduceOp, SoftmaxOp, LayerNormOp, DotOp, SdpaOp)
 """Every tensor primitive."""
+
+
+def is_splat(op: Operation | Block) -> bool:
+    """Whether an operation is a constant of one number."""
+    return isinstance(op, ConstantOp) and op.is_splat
+
 
 ATTRIBUTES = [UnaryAttr, BinaryAttr, CompareAttr, ReduceAttr]

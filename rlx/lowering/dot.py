@@ -32,6 +32,7 @@ from rlx.dialects.primitives import (
     IotaOp,
     SelectOp,
     UnaryOp,
+    is_splat,
 )
 from rlx.errors import RlxError
 from rlx.lowering.body import Body
@@ -79,7 +80,7 @@ def refusal(
         if not isinstance(op, PULLED):
             return f"{op.name} can't make an operand of mir.dot in a launch"
     inside = {result for op in ops for result in op.results}
-    own = {result for op in before for result in op.results if not _is_number(op)}
+    own = {result for op in before for result in op.results if not is_splat(op)}
     for op in ops:
         if op in before:
             continue
@@ -108,17 +109,13 @@ def prologue(
     return found[::-1]
 
 
-def _is_number(op: Operation) -> bool:
-    return isinstance(op, ConstantOp) and op.is_splat
-
-
 def _refused(op: Operation, dot: DotOp, inner: AbstractSet[SSAValue]) -> str | None:
     """Return why an operation can't follow a product; `inner` are its operands of the launch."""
     match op:
         case DotOp():
             return None
         case ConstantOp():
-            if not _is_number(op):
+            if not is_splat(op):
                 return f"expected constants of one number, got {spell(op.result.type)}"
         case BroadcastOp():
             if any(not isinstance(v.owner, ConstantOp) for v in inner):

@@ -24,6 +24,7 @@ from rlx.dialects.common import (
     element_bytes,
     element_of,
     format_of,
+    repeats,
     tensor,
 )
 from rlx.dialects.ops import numbers
@@ -264,8 +265,7 @@ def reachable(*nodes: Node) -> list[Node]:
 
 def is_splat(node: Node) -> bool:
     """Return whether a node is a constant of one value."""
-    data, size = node.data, node.bytes
-    return node.op == "constant" and bool(data) and data == data[:size] * (len(data) // size)
+    return node.op == "constant" and repeats(node.data, node.bytes)
 
 
 def contiguous(node: Node, reduced: bool = False) -> bool:

@@ -30,6 +30,7 @@ from xdsl.pattern_rewriter import PatternRewriter, RewritePattern, op_type_rewri
 
 from rlx.dialects import mir
 from rlx.dialects.common import Dim, dims_of
+from rlx.dialects.primitives import is_splat
 from rlx.passes.fuse_common import (
     Fusion,
     Join,
@@ -40,7 +41,7 @@ from rlx.passes.fuse_common import (
     matmuls,
     parts,
 )
-from rlx.passes.fusion_cost import is_splat, source
+from rlx.passes.fusion_cost import source
 
 _PANEL = 16
 

@@ -8,7 +8,7 @@ from itertools import islice
 from math import prod
 
 from xdsl.dialects.builtin import FixedBitwidthType
-from xdsl.ir import Attribute, Block, Operation, SSAValue
+from xdsl.ir import Attribute, Operation, SSAValue
 from xdsl.traits import is_side_effect_free
 
 from rlx.contract.benefit import GraphIoProfile
@@ -17,6 +17,7 @@ from rlx.contract.quant import GGML_TYPES_BY_NAME
 from rlx.contract.symbols import PAST_SEQ, SYMBOL_NAMES
 from rlx.dialects import mir
 from rlx.dialects.common import DimTable, dims_of, element_of, format_of
+from rlx.dialects.primitives import is_splat
 from rlx.passes.hoist_params import has_one_size
 from rlx.passes.schedule import byte_offset
 
@@ -78,11 +79,6 @@ def is_leaf(op: Operation) -> bool:
 def _runs_for_nothing(op: Operation) -> bool:
     # A leaf runs once; one whose size each step gives, at every step.
     return is_view(op) or (is_leaf(op) and has_one_size(op))
-
-
-def is_splat(op: Operation | Block) -> bool:
-    """Whether an operation is a constant of one number."""
-    return isinstance(op, mir.ConstantOp) and op.is_splat
 
 
 def _bytes_read(op: Operation, index: int, sizes: Mapping[str, int]) -> int:

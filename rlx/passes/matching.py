@@ -17,7 +17,7 @@ from xdsl.ir import Operation, SSAValue
 from xdsl.pattern_rewriter import PatternRewriter, RewritePattern
 
 from rlx.dialects import infer, mir
-from rlx.dialects.common import element_of
+from rlx.dialects.common import element_of, repeats
 from rlx.dialects.writer import Number
 from rlx.passes.rewriting import rewrite
 from rlx.passes.state_views import state_views
@@ -106,12 +106,11 @@ def splat_of(value: SSAValue) -> Number | None:
 
 def splat_number(value: DenseIntOrFPElementsAttr[Any]) -> Number | None:
     """Return the one number of a constant, None where it has several or none; i1 gives 0 or 1."""
-    # On bytes: xDSL's `is_splat` makes a Python number of each element.
     data, element = value.data.data, value.get_element_type()
-    one = data[: element.compile_time_size]
-    if not data or one * (len(data) // len(one)) != data:
+    size = element.compile_time_size
+    if not repeats(data, size):
         return None
-    (number,) = element.unpack(one, 1)
+    (number,) = element.unpack(data[:size], 1)
     return abs(number) if element == i1 else number
 
 
