@@ -102,15 +102,21 @@ def open_model(
     precision: str = "auto",
 ) -> Model:
     """
-    Open and check a model's file.
+    Open and check a model's file, to be compiled as the other arguments of `load` say.
 
     Raises RlxError for a file that is missing, malformed, or of an unsupported kind, for a context
-    that the model doesn't have, for a format that is none of a cache, and for an unknown precision.
+    that the model doesn't have, for a format that is none of a cache, and where precision and
+    profile contradict each other.
     """
     fast = choice("precision", precision, PRECISIONS) == "fast"
     kept = choice("kv_cache", kv_cache, (*KV_FORMATS, "auto"))
     kept = cast(KvFormat, ("f16" if fast else "f32") if kept == "auto" else kept)
     profile = CompileProfile.of(profile)
+    if precision == "exact" and profile is not None and profile.narrows:
+        raise RlxError(
+            "precision: exact stores every value as f32, but the profile asks for "
+            f"{profile.precision}: leave out one of the two"
+        )
     if not isinstance(path, str | os.PathLike):
         raise RlxError(f"path: expected that of a GGUF file, got {path!r}")
     file = GgufFile.open(cast("str | os.PathLike[str]", path))
@@ -215,11 +221,6 @@ def load(
     """
     started = time.perf_counter()
     model = open_model(path, max_context, profile, kv_cache, precision)
-    if precision == "exact" and model.profile is not None and model.profile.narrows:
-        raise RlxError(
-            "precision: exact stores every value as f32, but the profile asks for "
-            f"{model.profile.precision}: leave out one of the two"
-        )
     if verify:
         _verify_plans(model)
     from rlx.runtime.jit import Compilations

@@ -87,13 +87,13 @@ def _add_model(parser: argparse.ArgumentParser) -> None:
         help="keys and values: f32, f16, bf16, or auto (default: f16 with --precision fast)",
     )
     add("--profile", metavar="FILE", help="how to compile, a *.rlx.toml file")
+    add("--precision", default="auto", metavar="P", help="exact, fast or auto (default)")
     add("--debug", action="store_true", help="show the traceback of an error")
 
 
-def _add_run(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument
-    add("--precision", default="auto", metavar="P", help="exact, fast or auto (default)")
-    add("--threads", type=int, metavar="T", help="default: every CPU that this process may use")
+def _add_threads(parser: argparse.ArgumentParser) -> None:
+    text = "default: every CPU that this process may use"
+    parser.add_argument("--threads", type=int, metavar="T", help=text)
 
 
 def _add_generate(parser: argparse.ArgumentParser) -> None:
@@ -114,7 +114,7 @@ def _add_generate(parser: argparse.ArgumentParser) -> None:
     )
     add("--chat", action="store_true", help="put the prompt, as a user's, in the chat template")
     add("-n", "--max-tokens", type=int, default=256, metavar="N", help="new tokens (default 256)")
-    _add_run(parser)
+    _add_threads(parser)
     add("--verify", action="store_true", help="check the memory plans before running them")
     add("--temperature", type=float, default=0.0, metavar="X", help="default 0: the likeliest")
     add("--top-k", type=int, default=0, metavar="K", help="draw from the K likeliest; 0 is off")
@@ -143,7 +143,7 @@ def _add_profile(parser: argparse.ArgumentParser) -> None:
     )
     parser.set_defaults(chat=False)
     add("-n", "--steps", type=int, default=32, metavar="N", help="decode steps (default 32)")
-    _add_run(parser)
+    _add_threads(parser)
     add(
         "-o", "--output", default="rlx-profile.json.gz", metavar="FILE",
         help="where the events go, compressed if it ends in .gz (default rlx-profile.json.gz)",
@@ -195,7 +195,7 @@ def _version() -> str:
 def _inspect(args: argparse.Namespace) -> None:
     from rlx.driver import open_model, print_ir
 
-    model = open_model(args.model, args.max_context, args.profile, args.kv_cache)
+    model = open_model(args.model, args.max_context, args.profile, args.kv_cache, args.precision)
     print(print_ir(model, args.stage, args.program), end="")
 
 

@@ -212,6 +212,14 @@ def test_keys_and_values_in_half_the_bits(run: Callable[..., str], model: str):
     assert out == loaded.ir("lir")
 
 
+def test_inspect_takes_a_precision(run: Callable[..., str], model: str):
+    exact, fast = (
+        run("inspect", model, "--stage", "lir", "--precision", p) for p in ("exact", "fast")
+    )
+    assert exact == run("inspect", model, "--stage", "lir") != fast
+    assert fast == rlx.load(model, precision="fast").ir("lir")
+
+
 # Bad input
 
 
