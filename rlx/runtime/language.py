@@ -314,11 +314,12 @@ class LanguageModel:
         step = stats.decode_s / stats.decode_steps if stats.decode_steps else CALL_SECONDS
         steps = max(1, min(limit, int(CALL_SECONDS / max(step, 1e-6)), len(self._buffers.ids)))
         call_s = CALL_SECONDS if step >= CALL_SECONDS else None
-        self._decode.alone = self._pace.alone
+        self._decode.alone = self._pace.alone and self._decode.recorder is None
         before, used = time.perf_counter(), time.process_time()
         taken = self._decode.step({"past": self._past}, steps, call_s)
         seconds = time.perf_counter() - before
-        if stats.threads > 1:
+        # A profile is one of all threads.
+        if stats.threads > 1 and self._decode.recorder is None:
             used = time.process_time() - used
             self._pace.note(seconds / taken, used / (seconds * stats.threads))
         stats.decode_s += seconds
