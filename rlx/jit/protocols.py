@@ -62,6 +62,14 @@ def _no_more(name: str, options: Mapping[str, object]) -> None:
         raise fail(f"numpy.{name}: {', '.join(options)} can't be given for a traced array")
 
 
+_SIZED_BY_VALUES = (
+    "nonzero", "flatnonzero", "argwhere", "compress", "extract", "unique", "unique_all",
+    "unique_counts", "unique_inverse", "unique_values", "union1d", "intersect1d", "setdiff1d",
+    "setxor1d", "trim_zeros",
+)  # fmt: skip
+"""Functions of numpy whose results are as large as the values say."""
+
+
 def function_call(
     function: Callable[..., Any], args: Sequence[object], options: Mapping[str, object]
 ) -> Any:
@@ -69,6 +77,11 @@ def function_call(
     ours = _functions().get(function)
     if ours is None:
         module = function.__module__.removesuffix("._core")
+        if function.__name__ in _SIZED_BY_VALUES:
+            raise fail(
+                f"{module}.{function.__name__} would give an array whose size depends on values: "
+                "use rlx.numpy.where, a sum over a mask or rlx.numpy.sort, or call it outside"
+            )
         raise fail(
             f"{module}.{function.__name__} is not there for traced arrays: see rlx.numpy for "
             "what is"

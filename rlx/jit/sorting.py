@@ -31,15 +31,29 @@ def _keys(x: Value) -> Any:
     return core.cast_to(x, {BOOL: np.dtype(np.int8), FLOAT16: FLOAT32}.get(x.dtype, x.dtype))
 
 
-def sort(x: object, axis: int | None = -1, *, descending: bool = False, stable: bool = True) -> Any:
+def _check_kind(kind: object) -> None:
+    """Take numpy's names of algorithms: the one that there is keeps what each of them promises."""
+    if kind not in (None, "stable", "quicksort", "mergesort", "heapsort"):
+        raise ValueError(
+            f"expected the kind stable, quicksort, mergesort or heapsort of a sort, got {kind!r}"
+        )
+
+
+def sort(
+    x: object, axis: int | None = -1, kind: str | None = None,
+    *, descending: bool = False, stable: bool | None = True,
+) -> Any:  # fmt: skip
     """Return the elements along an axis in order; None sorts all of them."""
+    _check_kind(kind)
     return _sorted(x, axis, descending, "sort")[0]
 
 
 def argsort(
-    x: object, axis: int | None = -1, *, descending: bool = False, stable: bool = True
-) -> Any:
+    x: object, axis: int | None = -1, kind: str | None = None,
+    *, descending: bool = False, stable: bool | None = True,
+) -> Any:  # fmt: skip
     """Return the indices that sort an axis; equal elements stay in their order."""
+    _check_kind(kind)
     return _sorted(x, axis, descending, "argsort")[1]
 
 

@@ -39,6 +39,8 @@ NEEDS_VALUES = [
     (lambda x: np.arange(x), r"needs the value"),
     (lambda x: x.sort(), r"can't be sorted in place: use rlx\.numpy\.sort"),
     (in_place, r"can't be changed in place: .*rlx\.numpy\.where"),
+    (lambda x: np.nonzero(x), "numpy.nonzero would give an array whose size depends on values"),
+    (lambda x: np.unique(x), "numpy.unique would give an array whose size depends on values"),
     (lambda x: np.linalg.svd(x), r"numpy\.linalg\.svd is not there for traced arrays"),
     (lambda x: np.divide.accumulate(x), r"numpy\.divide\.accumulate is not there"),
     (lambda x: np.add(x, x, out=np.zeros((3, 4))), r"numpy\.add: out= can't"),

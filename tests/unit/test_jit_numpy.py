@@ -524,3 +524,14 @@ def test_every_function_is_said_what_it_does():
     for name in ("reshape", "exp", "argmax", "tensordot", "take_along_axis", "vecdot", "gelu"):
         assert name in names
         assert getattr(rnp, name).__doc__
+
+
+@pytest.mark.parametrize("kind", [None, "stable", "quicksort", "mergesort", "heapsort"])
+def test_a_sort_takes_the_names_of_algorithms(kind: Any):
+    # All are stable: the same places only where no elements are equal.
+    x = np.random.default_rng(7).permutation(60).reshape(4, 15).astype(np.float32)
+    sort, places = rlx.jit(lambda x: (np.sort(x, 0, kind), np.argsort(x, kind=kind)))(x)
+    np.testing.assert_array_equal(sort, np.sort(x, 0, kind))
+    np.testing.assert_array_equal(places, np.argsort(x, kind=kind))
+    with pytest.raises(ValueError, match="expected the kind stable"):
+        rlx.jit(lambda x: np.sort(x, kind="bogo"))(x)
