@@ -24,8 +24,8 @@ K, SIZE = 2048, 96 << 20
 class RandomBlocks(MapWeights):
     """One weight [n, k] of random valid blocks: 256 rows of them, again and again."""
 
-    def __init__(self, format_: str, n: int):
-        self._info = WeightInfo((n, K), format_)
+    def __init__(self, format_: str, n: int, k: int = K):
+        self._info = WeightInfo((n, k), format_)
 
     def has(self, key: str) -> bool:
         return key == "w"
@@ -45,9 +45,9 @@ class RandomBlocks(MapWeights):
         return np.tile(data.reshape(-1).view(np.uint8), n // 256)
 
 
-def program(format_: str, n: int) -> str:
+def program(format_: str, n: int, k: int = K) -> str:
     element = format_ if format_ in ("f32", "f16", "bf16") else f"!hir.q<{format_}>"
-    x, w, y = f"tensor<1x{K}xf32>", f"tensor<{n}x{K}x{element}>", f"tensor<1x{n}xf32>"
+    x, w, y = f"tensor<1x{k}xf32>", f"tensor<{n}x{k}x{element}>", f"tensor<1x{n}xf32>"
     return f"""
     builtin.module {{
       hir.weight @w "w" : {w}
