@@ -190,7 +190,7 @@ class CompiledFunction:
         _check_weights(self._manifest, weights)
         self._state = Segment(max(self._manifest.state_bytes, 64))
         self._program = Program(self._manifest, built.code, Team(threads), self._state, poison)
-        packed = Segment(max(self._manifest.weight_segment_bytes, 64))
+        packed = Segment(max(self._manifest.weight_segment_bytes, 64), huge=True)
         if self._manifest.weights:
             self._program.pack(weights.raw, packed)
         self._program.start(packed)
