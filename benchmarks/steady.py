@@ -3,8 +3,9 @@ A language model in hard use: idle, beside a program that wants all CPUs, interr
 and for thousands of generations.
 
     python benchmarks/steady.py [--threads N] [--generations 2000] [--seconds 10] [--rounds 4]
+                                [--json FILE] [--update]
 
-Burners and the model share the CPUs as two programs of one session do. Memory is RssAnon.
+The burner is a program of a session of its own. Memory is RssAnon.
 """
 
 from __future__ import annotations
@@ -19,11 +20,13 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
-from common import machine, median, table, today
+from common import machine, median, table, today, update_section, write_json
 from llm import model_path, prompt_ids
 
+HERE = Path(__file__).resolve().parent
 CONTEXT = 1024
 NEW = 65
 INTERRUPTS = 20
@@ -137,6 +140,8 @@ def main() -> None:
     add("--generations", type=int, default=2000)
     add("--seconds", type=float, default=10.0, help="to be idle for")
     add("--rounds", type=int, default=4, help="of alone and beside")
+    add("--json", metavar="FILE")
+    add("--update", action="store_true", help="put the table into README.md")
     args = parser.parse_args()
     signal.signal(signal.SIGINT, signal.default_int_handler)
     import rlx
@@ -152,8 +157,12 @@ def main() -> None:
         batch(model, prompt),
         again(model, prompt, args.generations),
     ]
-    print(f"{today()}; {machine()}. SmolLM2 135M, Q4_1, exact, {model.stats.threads} threads.\n")
-    print(table(["", ""], rows))
+    head = f"{today()}; {machine()}. SmolLM2 135M, Q4_1, exact, {model.stats.threads} threads."
+    write_json(args.json, {"about": head, **dict(rows)})
+    text = f"{head}\n\n{table(['what', 'found'], rows)}"
+    print(text)
+    if args.update:
+        update_section(HERE / "README.md", "steady", text)
 
 
 if __name__ == "__main__":
