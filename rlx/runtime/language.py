@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Protocol, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -222,7 +222,8 @@ class LanguageModel:
         RlxError as `generate` does.
         """
         options = (max_tokens, temperature, top_k, top_p, seed)
-        return ["".join(pieces) for pieces in [self.generate(p, *options) for p in prompts]]
+        each = _sequence("prompts", prompts, "texts or of token ids")
+        return ["".join(pieces) for pieces in [self.generate(p, *options) for p in each]]
 
     def profile(self, prompt: str | Sequence[int], steps: int = 32) -> Profile:
         """
@@ -350,9 +351,7 @@ class LanguageModel:
         return self._checked_ids(prompt)
 
     def _checked_ids(self, token_ids: object, past: int = 0) -> list[int]:
-        if isinstance(token_ids, str | bytes | Mapping) or not isinstance(token_ids, Iterable):
-            raise RlxError(f"token ids: expected a sequence of integers, got {token_ids!r:.80}")
-        last, tokens = self.vocab - 1, enumerate(cast(Iterable[object], token_ids))
+        last, tokens = self.vocab - 1, enumerate(_sequence("token ids", token_ids, "integers"))
         ids = [integer(f"token {i} of the prompt", token, 0, last) for i, token in tokens]
         if not ids:
             raise RlxError("the prompt is empty: expected at least one token")
@@ -362,6 +361,13 @@ class LanguageModel:
                 f"{self.capacity}: shorten it, or load the model with a larger max_context"
             )
         return ids
+
+
+def _sequence(name: str, value: object, of: str) -> Iterable[Any]:
+    """Return a sequence; raises RlxError for what is none, or is iterated in another meaning."""
+    if isinstance(value, str | bytes | Mapping) or not isinstance(value, Iterable):
+        raise RlxError(f"{name}: expected a sequence of {of}, got {value!r:.80}")
+    return cast(Iterable[Any], value)
 
 
 def checked_sampling(temperature: float, top_k: int, top_p: float, seed: int) -> Sampling:

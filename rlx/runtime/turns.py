@@ -40,7 +40,8 @@ class Turns:
         _all.add(self)
 
     def _renew(self) -> None:
-        self._lock = threading.Lock()
+        # Held again by a thread that has it where the collector ends a generator meanwhile.
+        self._lock = threading.RLock()
         # Free when a turn has been given back and nobody has noticed.
         self._given = threading.Lock()
         self._given.acquire()

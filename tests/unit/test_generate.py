@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import importlib.util
 import json
 import os
@@ -10,6 +11,7 @@ import struct
 import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
@@ -30,6 +32,7 @@ from rlx.reference import GgufWeights, Reference
 from rlx.reference.sampling import sample
 from rlx.runtime.jit import Compilations
 from rlx.runtime.language import LanguageModel
+from rlx.runtime.turns import Turns
 
 GOLDEN = json.loads((Path(__file__).parents[1] / "golden" / "smollm2.json").read_text())
 CHUNK = 512
@@ -394,6 +397,45 @@ def test_a_generator_may_wander_between_threads(small: Case):
         with pytest.raises(RlxError, match="generating already"):
             pool.submit(model.logits, [1]).result()
     assert [first, *rest, *wandering] == wanted
+
+
+class _Loop:
+    """What only the collector finds: it holds a generator and itself."""
+
+    def __init__(self, held: object):
+        self.held = held, self
+
+
+def test_a_generator_may_be_collected_while_another_begins():
+    """At any allocation: those that take the turn are among the first hundred."""
+    turns = Turns()
+
+    def generator() -> Iterator[None]:
+        with turns.turn():
+            yield
+
+    threshold = gc.get_threshold()
+    try:
+        for count in range(1, 100):
+            gc.collect()
+            gc.disable()
+            running = generator()
+            next(running)
+            _Loop(running)
+            del running
+            gc.set_threshold(count)
+            gc.enable()
+            with suppress(RlxError), turns.turn():
+                pass
+    finally:
+        gc.set_threshold(*threshold)
+        gc.enable()
+
+
+@pytest.mark.parametrize("prompts", ["hello", b"hello", {"a": 1}, None, 5])
+def test_a_batch_is_a_sequence_of_prompts(small: Case, prompts: Any):
+    with pytest.raises(RlxError, match=r"^prompts: expected a sequence of texts or of token ids"):
+        small.model.generate_batch(prompts, 2)
 
 
 def test_a_generator_of_an_ended_thread_does_not_hang_others(small: Case):
