@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from rlx.errors import RlxError
 from rlx.lowering import abi
 from rlx.runtime.recorder import Recorded, Recorder, Spans
 from rlx.runtime.roofline import Roofline
@@ -217,6 +218,8 @@ class Profile:
 
         Raises RlxError where it can't be written.
         """
+        if not isinstance(path, str | os.PathLike):
+            raise RlxError(f"path: expected that of a file to write, got {path!r}")
         name = os.fspath(path)
         with replacing(name) as file:
             write_timeline(self, file, name)

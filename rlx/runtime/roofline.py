@@ -28,7 +28,7 @@ class Roofline:
         self._team = team
         # Every thread's part is a multiple of what a turn of its loop reads.
         unit = 64 * LOADS * team.threads
-        self.nbytes = -(-nbytes // unit) * unit
+        self.nbytes = -(-max(nbytes, 1) // unit) * unit
         self._engine = Engine(compile_object(_code(Target.host()), Target.host()))
         self._job = self._engine.address("read")
         self._buffer = Segment(self.nbytes, huge=True)

@@ -24,6 +24,8 @@ def replacing(path: str) -> Generator[BinaryIO]:
 
     Raises RlxError where it can't be written, and leaves what was there.
     """
+    if not path:
+        raise RlxError("cannot write events: expected the path of a file, got an empty one")
     target = os.path.realpath(path) if "\0" not in path else path
     # A device or a pipe has nothing to replace.
     in_place = os.path.exists(target) and not os.path.isfile(target)

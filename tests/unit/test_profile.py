@@ -272,6 +272,9 @@ def test_a_file_is_compressed_if_its_name_says_so(profile: Profile, tmp_path: Pa
     data = gzip.decompress((tmp_path / "events.json.gz").read_bytes())
     assert json.loads(data)["traceEvents"] == events_of(profile, tmp_path)
     profile.write(os.devnull)
+    for path in (b"events.json", None, 5):
+        with pytest.raises(RlxError, match=r"^path: expected that of a file"):
+            profile.write(path)  # pyright: ignore[reportArgumentType]
     assert not Path(os.devnull).is_file()
 
 
@@ -321,7 +324,7 @@ def test_a_place_that_cannot_be_written_is_one_error(
     rlx_profile: Callable[..., tuple[int, str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.chdir(tmp_path)
-    for place in ("missing/events.json", "events\0.json", str(tmp_path)):
+    for place in ("missing/events.json", "events\0.json", str(tmp_path), ""):
         code, message = rlx_profile("-o", place)
         assert code == 1
         assert message.startswith("rlx: error: cannot write ")
@@ -376,6 +379,13 @@ def test_a_functions_profile_has_its_launches_and_bytes():
         rlx.jit(lambda x: x.shape[0]).profile(x)
 
 
+def test_a_profile_of_nothing_has_a_roofline(recwarn: pytest.WarningsRecorder):
+    profile = rlx.jit(lambda x: x + 1).profile(np.ones(0, np.float32))
+    assert profile.roofline_gb_s > 0
+    assert "nan" not in str(profile)
+    assert not recwarn.list
+
+
 def test_a_loop_is_recorded_as_often_as_it_turns():
     @rlx.jit
     def f(x: Any) -> Any:
@@ -388,7 +398,7 @@ def test_a_loop_is_recorded_as_often_as_it_turns():
 # What memory gives
 
 
-@pytest.mark.parametrize("nbytes", [1, 64, 1000, 1 << 20])
+@pytest.mark.parametrize("nbytes", [0, 1, 64, 1000, 1 << 20])
 @pytest.mark.parametrize("threads", [1, 2])
 def test_a_roofline_reads_all_of_its_buffer(nbytes: int, threads: int):
     roofline = Roofline(Team(threads), nbytes)
