@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
@@ -57,6 +58,7 @@ class Program:
         self._arena = Segment(max(manifest.arena_bytes, 64), poison=poison)
         self._state = state
         self._weights: Block | None = None
+        self._process = os.getpid()
         self._inputs = np.zeros(max(len(manifest.inputs), 1), np.int64)
         self._outputs = np.zeros(max(len(manifest.outputs), 1), np.int64)
         self._context = np.zeros(abi.DIMS + len(manifest.free) + len(manifest.places), np.int64)
@@ -144,12 +146,15 @@ class Program:
         manifest = self.manifest
         offsets, end = manifest.layout(sizes)
         if end > self._arena.nbytes:
-            self._arena = Segment(end + end // 4, poison=self._poison)
-            self._context[abi.ARENA] = self._arena.address
-            # What the prologue makes lies at the arena's start.
-            assert self._weights is not None
-            self.start(self._weights)
+            self._renew_arena(end + end // 4)
         return offsets
+
+    def _renew_arena(self, nbytes: int) -> None:
+        self._arena = Segment(nbytes, poison=self._poison)
+        self._context[abi.ARENA] = self._arena.address
+        # What the prologue makes lies at the arena's start.
+        assert self._weights is not None
+        self.start(self._weights)
 
     def bind_input(self, name: str, array: NDArray[np.generic]) -> None:
         """Let an input be read from an array, at the address that it has now."""
@@ -178,6 +183,10 @@ class Program:
         Raises RlxError for a dimension that is missing or out of its bounds.
         """
         manifest = self.manifest
+        if self._process != os.getpid():
+            # A thread of the parent may have been in the midst of a step: its counters stand still.
+            self._process = os.getpid()
+            self._renew_arena(self._arena.nbytes)
         words, _ = self.words(sizes)
         self._context[abi.DIMS : abi.DIMS + len(words)] = words
         self._context[abi.STEPS] = steps

@@ -399,6 +399,22 @@ def test_a_generator_may_wander_between_threads(small: Case):
     assert [first, *rest, *wandering] == wanted
 
 
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_child_does_not_go_on_with_half_a_step_of_its_parent(small: Case):
+    """As a fork finds the arena while another thread decodes: attention's counters not at zero."""
+    model = small.model
+    wanted = list(model.generate_ids([1, 2, 3], 9, stop=False))
+    arena = model._decode._arena.view(0, np.uint8, [model._decode._arena.nbytes])
+    before = arena.copy()
+    arena[:] = 1
+    pid = os.fork()
+    if pid == 0:
+        signal.alarm(60)
+        os._exit(list(model.generate_ids([1, 2, 3], 9, stop=False)) != wanted)
+    arena[:] = before
+    assert os.waitpid(pid, 0)[1] == 0
+
+
 class _Loop:
     """What only the collector finds: it holds a generator and itself."""
 
