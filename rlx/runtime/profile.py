@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from statistics import harmonic_mean
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -218,7 +218,7 @@ class Profile:
 
         Raises RlxError where it can't be written.
         """
-        if not isinstance(path, str | os.PathLike):
+        if not isinstance(cast(object, path), str | os.PathLike):
             raise RlxError(f"path: expected that of a file to write, got {path!r}")
         name = os.fspath(path)
         with replacing(name) as file:
