@@ -19,15 +19,19 @@ class _Claim:
 
     def __init__(self) -> None:
         self.thread = threading.current_thread()
+        # Free when the turn may be this one's and nobody has noticed.
+        self.called = threading.Lock()
+        self.called.acquire()
 
 
 class Turns:
     """
     Lets one user after the other have a model.
 
-    A thread waits for another's turn to end. It gets an error instead where that would be for ever:
-    the turn is its own (a generator that it has left half read), or its thread has ended. A turn
-    belongs to the thread that moved it on last, as a generator may wander from thread to thread.
+    A thread waits for another's turn to end, and for those that came before it. It gets an error
+    instead where that would be for ever: the turn is its own (a generator that it has left half
+    read), or its thread has ended. A turn belongs to the thread that moved it on last, as a
+    generator may wander from thread to thread.
 
     Ctrl-C may come at the start of any Python function and after any call. So a claim is made
     before its turn is taken and is held weakly, and the lock is one that a `with` takes and gives
@@ -42,9 +46,7 @@ class Turns:
     def _renew(self) -> None:
         # Held again by a thread that has it where the collector ends a generator meanwhile.
         self._lock = threading.RLock()
-        # Free when a turn has been given back and nobody has noticed.
-        self._given = threading.Lock()
-        self._given.acquire()
+        self._waiting: list[weakref.ref[_Claim]] = []
 
     @contextmanager
     def turn(self) -> Generator[None]:
@@ -74,28 +76,43 @@ class Turns:
 
     def _take(self, claim: _Claim) -> None:
         while not self._taken(claim):
-            self._given.acquire(timeout=_POLL_SECONDS)
+            claim.called.acquire(timeout=_POLL_SECONDS)
 
     def _taken(self, claim: _Claim) -> bool:
-        """Take the turn if nobody has it; return whether it was so."""
+        """Take the turn if nobody has it or came before; return whether it was so."""
         with self._lock:
             holder = self._held()
             if holder is None:
-                self._holder = weakref.ref(claim)
-                return True
-            if holder.thread is threading.current_thread() or not holder.thread.is_alive():
+                if self._first() in (None, claim):
+                    self._holder = weakref.ref(claim)
+                    self._forget(claim)
+                    return True
+            elif holder.thread is threading.current_thread() or not holder.thread.is_alive():
                 raise RlxError(
                     "this model is generating already: finish or close that generator first, or "
                     "load the model a second time"
                 )
+            if all(waiting() is not claim for waiting in self._waiting):
+                self._waiting.append(weakref.ref(claim))
             return False
+
+    def _first(self) -> _Claim | None:
+        """Return who has waited longest."""
+        claims = (waiting() for waiting in self._waiting)
+        return next((c for c in claims if c is not None and c.thread.is_alive()), None)
+
+    def _forget(self, claim: _Claim) -> None:
+        """Let a claim wait no more, nor any that has ended."""
+        self._waiting = [w for w in self._waiting if w() not in (None, claim)]
 
     def _give(self, claim: _Claim) -> None:
         with self._lock:
+            self._forget(claim)
             if self._held() is claim:
                 self._holder = None
-                if self._given.locked():
-                    self._given.release()
+            first = self._first()
+            if self._held() is None and first is not None and first.called.locked():
+                first.called.release()
 
 
 def _after_fork() -> None:

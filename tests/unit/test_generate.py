@@ -9,6 +9,7 @@ import os
 import signal
 import struct
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -420,6 +421,27 @@ class _Loop:
 
     def __init__(self, held: object):
         self.held = held, self
+
+
+def test_who_waits_for_a_turn_comes_before_who_asks_again():
+    turns, order = Turns(), list[str]()
+    waits = threading.Event()
+
+    def other() -> None:
+        waits.set()
+        with turns.turn():
+            order.append("other")
+
+    thread = threading.Thread(target=other)
+    with turns.turn():
+        thread.start()
+        waits.wait()
+        while not turns._waiting:
+            time.sleep(0.001)
+    with turns.turn():
+        order.append("again")
+    thread.join()
+    assert order == ["other", "again"]
 
 
 def test_a_generator_may_be_collected_while_another_begins():
