@@ -16,11 +16,7 @@ from rlx.runtime.cache import ObjectCache, cache_dir
 KEY = ObjectCache.key("weights")
 
 
-@pytest.fixture(autouse=True)
-def folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    monkeypatch.setenv("RLX_CACHE_DIR", str(tmp_path / "cache"))
-    monkeypatch.setattr(cache_module, "_warned", set())
-    return tmp_path / "cache"
+pytestmark = pytest.mark.usefixtures("folder")
 
 
 def files(folder: Path) -> list[str]:
@@ -148,7 +144,7 @@ def test_a_young_file_and_one_in_use_are_left_alone(folder: Path) -> None:
 
 
 @pytest.fixture(params=["under a file", "proc"])
-def unusable(request, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def unusable(request, folder: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     if request.param == "proc":
         if not Path("/proc/self").exists():
             pytest.skip("no /proc")

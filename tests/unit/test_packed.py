@@ -27,11 +27,7 @@ MB = 1 << 20
 needs_kill = pytest.mark.skipif(sys.platform == "win32", reason="needs SIGKILL and file locks")
 
 
-@pytest.fixture(autouse=True)
-def folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    monkeypatch.setenv("RLX_CACHE_DIR", str(tmp_path / "cache"))
-    monkeypatch.setattr(cache_module, "_warned", set())
-    return tmp_path / "cache"
+pytestmark = pytest.mark.usefixtures("folder")
 
 
 def files(folder: Path) -> list[str]:

@@ -8,7 +8,7 @@ import json
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -42,13 +42,7 @@ SHAPE = {"layers": LAYERS, "d": 32, "ffn": 64, "heads": 2, "kv_heads": 1, "vocab
 PROMPT, STEPS = [5, 6, 7, 8, 9], 6
 
 
-@pytest.fixture(scope="module", autouse=True)
-def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A cache folder of this file's own."""
-    folder = tmp_path_factory.mktemp("cache")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("RLX_CACHE_DIR", str(folder))
-        yield folder
+pytestmark = pytest.mark.usefixtures("cache")
 
 
 @pytest.fixture(scope="module")
@@ -274,7 +268,7 @@ def test_a_file_is_compressed_if_its_name_says_so(profile: Profile, tmp_path: Pa
     profile.write(os.devnull)
     for path in (b"events.json", None, 5):
         with pytest.raises(RlxError, match=r"^path: expected that of a file"):
-            profile.write(path)  # pyright: ignore[reportArgumentType]
+            profile.write(path)  # pyright: ignore[reportArgumentType]: wrong ones are the point
     assert not Path(os.devnull).is_file()
 
 
