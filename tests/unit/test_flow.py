@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import gguf
+import ml_dtypes
 import numpy as np
 import pytest
 from models import write_llama
@@ -101,10 +102,8 @@ def test_map_weights():
     np.testing.assert_array_equal(source.raw("w").view(np.float32), np.arange(6))
 
 
-@pytest.mark.parametrize("dtype", ["<f2", ">f2", "bfloat16"])
-def test_map_weights_of_sixteen_bits(dtype: str):
-    if dtype == "bfloat16":
-        dtype = pytest.importorskip("ml_dtypes").bfloat16
+@pytest.mark.parametrize("dtype", ["<f2", ">f2", ml_dtypes.bfloat16])
+def test_map_weights_of_sixteen_bits(dtype):
     given = np.array([[0.1, -3.0], [65504.0, 2.0**-14]]).astype(dtype)
     format = "f16" if given.dtype.kind == "f" else "bf16"
     source = MapWeights({"w": given})
