@@ -7,7 +7,9 @@ another CPU can be printed on any machine and every instruction-set level can be
 
 from __future__ import annotations
 
+import ctypes
 import os
+import platform
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -110,11 +112,31 @@ class Target:
         )
 
 
+_ARCH_PRCTL = 158
+"""The number of the system call on x86-64 Linux (arch_prctl(2))."""
+_REQUEST_PERMISSION, _TILE_DATA = 0x1023, 18
+"""Its request for a CPU state that programs don't have at first, and the state of tiles."""
+
+
+def _may_use_tiles() -> bool:
+    """
+    Ask the system for the use of tile registers, for all threads of this process and its children.
+
+    Without permission the first use would kill the process.
+    """
+    if platform.system() != "Linux" or platform.machine() != "x86_64":
+        return False
+    call = ctypes.CDLL(None).syscall
+    return call(_ARCH_PRCTL, _REQUEST_PERMISSION, _TILE_DATA) == 0
+
+
 @cache
 def _host() -> Target:
     import llvmlite.binding as llvm
 
     features = llvm.get_host_cpu_features()
+    if features.get("amx-tile") and not _may_use_tiles():
+        features.update({name: False for name in features if name.startswith("amx")})
     on = frozenset(name for name, present in features.items() if present)
     return Target(
         "host",

@@ -9,6 +9,7 @@ import gguf
 import numpy as np
 import pytest
 from kernels import Buffer, Kernel, compile_kernel, levels, module_of, nmse
+from ml_dtypes import bfloat16
 
 from rlx.errors import RlxError
 from rlx.frontends.quants import BLOCKS
@@ -22,6 +23,7 @@ from rlx.lowering.formats import (
     panel_bytes,
 )
 from rlx.lowering.gemm import emit_gemm
+from rlx.lowering.gemm_tiles import has_tiles
 from rlx.lowering.gemv import emit_gemv
 from rlx.lowering.pack import emit_pack
 from rlx.lowering.target import Target
@@ -372,8 +374,11 @@ def test_gemv_extreme_numbers(name: str, level: str):
 class Gemm:
     """A GEMM kernel: outputs [rows, n] for each weight."""
 
-    def __init__(self, level: str, k: int, groups: list[Group], stride: int):
+    def __init__(
+        self, level: str, k: int, groups: list[Group], stride: int, element: str = "float"
+    ):
         self.k, self.groups, self.stride = k, groups, stride
+        self.dtype = np.dtype(np.float32 if element == "float" else bfloat16)
         count = sum(len(g.formats) for g in groups)
 
         def body(f: Function) -> None:
@@ -384,7 +389,7 @@ class Gemm:
                 for out, value in zip(outs[g], values, strict=True):
                     store_panel(f, f.at(out, row, 4 * groups[g].n), groups[g].n, panel, value)
 
-            emit_gemm(f, k, groups, a, stride, rows, weights, tid, nth, store)
+            emit_gemm(f, k, groups, a, stride, rows, weights, tid, nth, store, element)
 
         params = [("i64", "tid"), ("i64", "nth"), ("ptr", "a"), ("i64", "rows")]
         params += [("ptr", f"p{i}") for i in range(2 * count)]
@@ -395,10 +400,10 @@ class Gemm:
     def __call__(
         self, a: np.ndarray, rows: int, weights: list[list[Buffer]], threads: int
     ) -> list[list[np.ndarray]]:
-        strided = np.full((rows, self.stride // 4), np.nan, np.float32)
+        strided = np.full((rows, self.stride // self.dtype.itemsize), np.nan, self.dtype)
         strided[:, : self.k] = a[:rows]
         # Nothing past the last row's k numbers may be read into a result, nor written.
-        source = Buffer.of(strided.reshape(-1)[: max(rows * self.stride // 4, 1)], offset=4)
+        source = Buffer.of(strided.reshape(-1) if rows else np.zeros(1, self.dtype), offset=4)
         outs = [[Buffer(4 * rows * g.n, offset=4) for _ in g.formats] for g in self.groups]
         for tid in reversed(range(threads)):
             self.kernel(tid, threads, source, rows, *flat(weights), *flat(outs))
@@ -412,12 +417,20 @@ ROWS = (0, 1, 2, 3, 5, 7, 11, 12, 13, 14, 29, 64, 100)
 
 
 def check_gemm(
-    level: str, groups: list[Group], k: int, stride: int, rows: tuple[int, ...], limit: float
+    level: str,
+    groups: list[Group],
+    k: int,
+    stride: int,
+    rows: tuple[int, ...],
+    limit: float,
+    element: str = "float",
 ) -> None:
     rng = np.random.default_rng(7)
     weights, values = weights_of(rng, groups, k)
-    a = rng.standard_normal((max(rows), k)).astype(np.float32)
-    gemm = Gemm(level, k, groups, stride)
+    gemm = Gemm(level, k, groups, stride, element)
+    a = rng.standard_normal((max(rows), k)).astype(gemm.dtype)
+    if element == "bfloat" and has_tiles(gemm.module.target, k):
+        values = [[w.astype(bfloat16).astype(np.float64) for w in ws] for ws in values]
     whole = gemm(a, max(rows), weights, 1)
     for of_group, expected in zip(whole, values, strict=True):
         for result, w in zip(of_group, expected, strict=True):
@@ -435,6 +448,39 @@ def test_gemm_formats(name: str, level: str):
     for n, k in ((1, FORMATS[name].block), (17, 64), (100, 160)):
         k *= 8 if FORMATS[name].block == 256 and k < 256 else 1
         check_gemm(level, [Group((name,), n)], k, 4 * k + 20, ROWS, 1e-12)
+
+
+BF16_ROWS = (0, 1, 2, 15, 16, 17, 31, 32, 33, 47, 48, 49, 64, 95)
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("name", FORMATS)
+def test_gemm_of_bf16_rows(name: str, level: str):
+    """Sums are f32; weights are rounded as rows are, where the target multiplies tiles."""
+    for n, k in ((1, FORMATS[name].block), (17, 64), (100, 160)):
+        k *= 8 if FORMATS[name].block == 256 and k < 256 else 1
+        check_gemm(level, [Group((name,), n)], k, 2 * k + 10, BF16_ROWS, 1e-9, "bfloat")
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_gemm_of_bf16_rows_of_any_k(level: str):
+    for k in (1, 31, 32, 33, 47, 63, 64, 65, 97, 1281, 2560):
+        for name in ("f32", "f16", "bf16"):
+            check_gemm(level, [Group((name,), 33)], k, 2 * k, (1, 16, 50), 1e-9, "bfloat")
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_gemm_of_bf16_rows_in_groups_and_blocks(level: str):
+    groups = [
+        Group(("q4_1", "q8_0"), 48),
+        Group(("f16",), 15),
+        Group(("q4_0", "bf16", "f32"), 33),
+        Group(("q4_1",) * 4, 20),
+    ]
+    for k in (96, 1536):
+        check_gemm(level, groups, k, 2 * k, (0, 1, 13, 30, 70), 1e-9, "bfloat")
+    check_gemm(level, [Group(("q6_k",), 17)], 8960, 2 * 8960, (1, 29, 1100), 1e-9, "bfloat")
+    check_gemm(level, [Group(("f16", "f16"), 16)], 4111, 2 * 4111, (1, 1030), 1e-9, "bfloat")
 
 
 @pytest.mark.parametrize("level", LEVELS)

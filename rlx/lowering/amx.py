@@ -1,0 +1,79 @@
+"""
+The tile registers of x86's matrix unit (AMX): eight tiles of up to 16 rows of 64 bytes.
+
+Source: Intel 64 and IA-32 Architectures Software Developer's Manual, volume 1, chapter 18. Tiles
+are named by number, and no compiler pass allocates them: what is in them lasts until `configure`
+or `release`. A configuration is data, so the rows of tiles may be known at run time only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rlx.lowering.emitter import Function
+from rlx.lowering.target import Target
+from rlx.lowering.values import Index, Value, i64
+
+ROWS = 16
+"""The most rows of a tile."""
+ROW_BYTES = 64
+TILE_BYTES = ROWS * ROW_BYTES
+DEPTH = 32
+"""How many of k a product of two full bf16 tiles takes in."""
+
+_COLUMNS_AT, _ROWS_AT = 16, 48
+
+
+def has_amx(target: Target) -> bool:
+    """Return whether a target multiplies bf16 tiles, and converts vectors of f32 to bf16."""
+    return target.avx512 and target.has("amx-tile", "amx-bf16", "avx512bf16")
+
+
+def configure(f: Function, place: Value, rows: Sequence[Index]) -> None:
+    """Give each tile so many rows (1 to 16) of 64 bytes, all zero; `place` is 64 bytes for it."""
+    f.store(Value("<64 x i8>", "zeroinitializer"), place, align=64)
+    f.store(_i8(1), place, align=1)
+    f.store(f.constant("<8 x i16>", ROW_BYTES), f.at(place, _COLUMNS_AT), align=2)
+    for tile, count in enumerate(rows):
+        byte = f.cast("trunc", count, "i8") if isinstance(count, Value) else _i8(count)
+        f.store(byte, f.at(place, _ROWS_AT + tile), align=1)
+    f.intrinsic("x86.ldtilecfg", "void", place)
+
+
+def release(f: Function) -> None:
+    """Say that no tile is in use: a thread with tiles costs more to switch away from."""
+    f.intrinsic("x86.tilerelease", "void")
+
+
+def zero(f: Function, tile: int) -> None:
+    f.intrinsic("x86.tilezero", "void", _i8(tile))
+
+
+def load(f: Function, tile: int, pointer: Value, stride: Index, once: bool = False) -> None:
+    """Load a tile from rows `stride` bytes apart; `once` leaves the caches to others."""
+    stem = "x86.tileloaddt164" if once else "x86.tileloadd64"
+    f.intrinsic(stem, "void", _i8(tile), pointer, _stride(stride))
+
+
+def store(f: Function, tile: int, pointer: Value, stride: Index) -> None:
+    f.intrinsic("x86.tilestored64", "void", _i8(tile), pointer, _stride(stride))
+
+
+def multiply(f: Function, c: int, a: int, b: int) -> None:
+    """Emit c += a @ b in f32: a is bf16 `[rows][32]`, b pairs of its rows, `[16][16][2]`."""
+    f.intrinsic("x86.tdpbf16ps", "void", _i8(c), _i8(a), _i8(b))
+
+
+def pairs(f: Function, first: Value, second: Value) -> Value:
+    """Return two rows of b, 16 f32 each, as the bf16 pairs that `multiply` takes."""
+    both = f.intrinsic("x86.avx512bf16.cvtne2ps2bf16.512", "<32 x bfloat>", second, first)
+    words = f.cast("bitcast", both, "<32 x i16>")
+    return f.shuffle(words, words, [lane for i in range(16) for lane in (i, 16 + i)])
+
+
+def _i8(n: int) -> Value:
+    return Value("i8", str(n))
+
+
+def _stride(stride: Index) -> Value:
+    return stride if isinstance(stride, Value) else i64(stride)
