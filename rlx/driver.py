@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from rlx.checks import choice, integer
 from rlx.compiler import STAGES, collector_paused, compile_program, compile_text
@@ -16,6 +17,7 @@ from rlx.flow.source import WeightSource
 from rlx.frontends.gguf import GgufFile
 from rlx.frontends.tokenizer import Tokenizer
 from rlx.frontends.weights import GgufWeights
+from rlx.lowering.amx import has_amx
 from rlx.lowering.target import Target
 from rlx.models.registry import Family, family
 from rlx.runtime.cache import ObjectCache
@@ -37,6 +39,28 @@ CHUNK = 512
 DEFAULT_CONTEXT = 2048
 
 
+class Precision(NamedTuple):
+    """What a program may round."""
+
+    functions: str = "exact"
+    """`exact`, or `fast` for functions of f32 that may lose some bits."""
+    products: str = "f32"
+    """What products of many rows round their operands to: `f32`, not at all, or `bf16`."""
+
+    @staticmethod
+    def of(precision: str, target: Target) -> dict[str, Precision]:
+        """Return what a precision of `load` means for each program on a machine."""
+        exact, fast = Precision(), Precision("fast")
+        prefill = Precision("fast", "bf16") if has_amx(target) else fast
+        match precision:
+            case "exact":
+                return {"prefill": exact, "decode": exact}
+            case "fast":
+                return {"prefill": prefill, "decode": fast}
+            case _:
+                return {"prefill": prefill if has_amx(target) else exact, "decode": exact}
+
+
 @dataclass
 class Model:
     """An open model file with what is asked of it."""
@@ -48,8 +72,8 @@ class Model:
     max_context: int
     profile: CompileProfile | None
     """How to compile both programs; None for what suits each."""
-    precision: str = "exact"
-    """`exact`, or `fast` for functions of f32 that may lose some bits."""
+    precision: Mapping[str, Precision]
+    """What each program may round."""
     marks: bool = False
     """Whether threads note when they come to each launch and barrier."""
     kv_cache: KvFormat = "f32"
@@ -67,7 +91,7 @@ class Model:
             self.profile,
             self.kv_cache,
         )
-        set_precision(module, self.precision)
+        set_precision(module, *self.precision[program])
         set_marks(module, self.marks)
         return module
 
@@ -88,7 +112,7 @@ class Model:
             self.max_context,
             CHUNK,
             repr(self.profile),
-            self.precision,
+            repr(self.precision[program]),
             self.marks,
             self.kv_cache,
         )
@@ -128,8 +152,8 @@ def open_model(
         max_context = min(limit, DEFAULT_CONTEXT)
     max_context = integer("max_context", max_context, 1, limit)
     weights = GgufWeights(file)
-    precision = "fast" if fast else "exact"
-    return Model(file, fam, config, weights, max_context, profile, precision, kv_cache=kept)
+    rounding = Precision.of(precision, Target.host())
+    return Model(file, fam, config, weights, max_context, profile, rounding, kv_cache=kept)
 
 
 def _compiled(model: Model, name: str, target: Target) -> Compiled:
@@ -205,12 +229,13 @@ def load(
     """
     Load a language model from a GGUF file and compile it for this machine.
 
-    `precision`: `exact` has f32's accuracy in activations and products; `fast` rounds activations
-    to 16 bits before the products of decode with quantised weights (`lowering/digits.py`), and
-    functions such as silu lose a few bits (`vmath_fast`). Weights are as they are in the file.
-    `auto` is `exact` where no profile says otherwise. `threads` is clamped to the CPUs that this
-    process may use. `max_context` bounds prompt and answer together (default: the model's, up to
-    2048).
+    `precision`: `exact` has f32's accuracy in activations and products. `fast` rounds activations
+    to 16 bits before the products of decode with quantised weights (`lowering/digits.py`), rounds
+    what prefill multiplies to bf16 where the CPU has a matrix unit for that, and functions such as
+    silu lose a few bits (`vmath_fast`). Weights are as they are in the file. `auto` is the decode
+    of `exact` and, on a CPU with a matrix unit, the prefill of `fast`. `threads` is clamped to the
+    CPUs that this process may use. `max_context` bounds prompt and answer together (default: the
+    model's, up to 2048).
     `verify` checks the memory plans first, by an analysis of its own. `profile`, or the path of a
     `*.rlx.toml` file, says which passes run, and how values are stored between operations.
     `kv_cache` is what the keys and values of earlier positions are kept in: `f32` loses nothing;

@@ -57,6 +57,8 @@ Module attribute: `fast` where element-wise operations on f32 may lose some bits
 one row more, before a product with quantised weights.
 """
 
+PRODUCTS = "rlx.products"
+"""Module attribute: `bf16` where products of many rows may round what they multiply to that."""
 
 MARKS = "rlx.marks"
 """Module attribute, of no value: every thread notes when it comes to each launch and barrier."""
@@ -70,12 +72,13 @@ def set_marks(module: ModuleOp, marks: bool) -> None:
         module.attributes.pop(MARKS, None)
 
 
-def set_precision(module: ModuleOp, precision: str) -> None:
-    """Ask for a precision in a module, `exact` or `fast`."""
-    if precision == "fast":
-        module.attributes[PRECISION] = StringAttr(precision)
-    else:
-        module.attributes.pop(PRECISION, None)
+def set_precision(module: ModuleOp, precision: str, products: str = "f32") -> None:
+    """Ask for a precision in a module, `exact` or `fast`, and for products of `f32` or `bf16`."""
+    for name, value, default in ((PRECISION, precision, "exact"), (PRODUCTS, products, "f32")):
+        if value == default:
+            module.attributes.pop(name, None)
+        else:
+            module.attributes[name] = StringAttr(value)
 
 
 def _check_at_least(what: str, low: int, **given: IntegerAttr[I64]) -> None:

@@ -181,7 +181,11 @@ class RmsNorm(IRDLOperation, ABC):
 
 
 class Linear(IRDLOperation, ABC):
-    """x @ weight^T: `[rows, k] f32, [n, k] -> [rows, n] f32`. K is the weight's last dimension."""
+    """
+    x @ weight^T: `[rows, k], [n, k] -> [rows, n] f32`. K is the weight's last dimension.
+
+    x is f32, or bf16: then the weight may be rounded to bf16 too. Sums are f32.
+    """
 
     input = operand_def(AnyTensor)
     weight = operand_def(AnyTensor)
@@ -264,7 +268,8 @@ class Attention(IRDLOperation, ABC):
 
     `[rows, heads * head_dim], [keys, kv_heads * head_dim] x 2 -> [rows, heads * head_dim]`; the
     last row is the query at position keys - 1. Heads share keys in groups (Ainslie et al., 2023).
-    Keys and values are f32, f16 or bf16, all that is computed with them is f32.
+    Keys and values are f32, f16 or bf16, all that is computed with them is f32. Queries are f32, or
+    bf16, as the result is then: keys, values and the weights of softmax may be rounded to bf16 too.
     """
 
     T: ClassVar = VarConstraint("T", AnyTensor)

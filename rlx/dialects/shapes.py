@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from xdsl.dialects.builtin import IntegerAttr, TensorType, f32, i32
+from xdsl.dialects.builtin import IntegerAttr, TensorType, bf16, f32, i32
 from xdsl.ir import Attribute, Operation
 from xdsl.utils.exceptions import VerifyException
 
@@ -59,6 +59,12 @@ def _floats(what: str, *types: Attribute) -> None:
             raise VerifyException(f"{what}: expected elements of f32, got {spell(type_)}")
 
 
+def _multiplied(what: str, type_: Attribute) -> None:
+    """What products take is f32, or was rounded to bf16 for them."""
+    if element_of(type_) not in (f32, bf16):
+        raise VerifyException(f"{what}: expected elements of f32 or bf16, got {spell(type_)}")
+
+
 def _kept(what: str, type_: Attribute) -> None:
     """The rows of a state are computed in f32 and kept in that or in half as many bits."""
     if element_of(type_) not in STORED.values():
@@ -86,10 +92,10 @@ def check_blocks(what: str, type_: Attribute) -> None:
 
 
 def linear(input_: Attribute, weight: Attribute) -> TensorType[Attribute]:
-    """`[rows, k] f32 x [n, k] -> [rows, n] f32`."""
+    """`[rows, k] f32 or bf16 x [n, k] -> [rows, n] f32`."""
     rows, k = _matrix("linear input", input_)
     n, weight_k = _matrix("linear weight", weight)
-    _floats("linear input", input_)
+    _multiplied("linear input", input_)
     check_blocks("linear weight", weight)
     if k != weight_k:
         raise VerifyException(
@@ -158,7 +164,7 @@ def check_append(what: str, input_: Attribute, result: Attribute) -> None:
 
 
 def check_attention(what: str, query: Attribute, keys: Attribute, head_dim: int) -> None:
-    _floats(what, query)
+    _multiplied(what, query)
     _kept(what, keys)
     _, width = _matrix(what, query)
     _, kv_width = _matrix(what, keys)

@@ -64,10 +64,14 @@ def multiply(f: Function, c: int, a: int, b: int) -> None:
     f.intrinsic("x86.tdpbf16ps", "void", _i8(c), _i8(a), _i8(b))
 
 
+def joined(f: Function, first: Value, second: Value) -> Value:
+    """Return 32 bf16: two vectors of 16 f32, rounded to nearest, subnormals to 0."""
+    return f.intrinsic("x86.avx512bf16.cvtne2ps2bf16.512", "<32 x bfloat>", second, first)
+
+
 def pairs(f: Function, first: Value, second: Value) -> Value:
     """Return two rows of b, 16 f32 each, as the bf16 pairs that `multiply` takes."""
-    both = f.intrinsic("x86.avx512bf16.cvtne2ps2bf16.512", "<32 x bfloat>", second, first)
-    words = f.cast("bitcast", both, "<32 x i16>")
+    words = f.cast("bitcast", joined(f, first, second), "<32 x i16>")
     return f.shuffle(words, words, [lane for i in range(16) for lane in (i, 16 + i)])
 
 

@@ -151,9 +151,9 @@ def emit_attention_prefill(
     """
     Emit causal attention of `rows` queries at positions past to past + rows - 1 (i64, rows >= 1).
 
-    q, out f32 [rows][heads][head_dim]; K and V of these positions are in the cache. A work unit is
-    a tile of queries and the heads that share a kv head, or some of them. Units go from the costly
-    last tile to the first, to the threads in turn and back.
+    q, out [rows][heads][head_dim], f32 or bf16; K and V of these positions are in the cache. A work
+    unit is a tile of queries and the heads that share a kv head, or some of them. Units go from the
+    costly last tile to the first, to the threads in turn and back.
     """
     tile = Registers.of(f.target).rows
     shared = _shared_heads(a, tile)
@@ -177,7 +177,7 @@ def emit_attention_prefill(
             position = f.add(start, f.sub(i, f.mul(h, tile)))
             # Positions that aren't asked for share a tile with some that are: any row will do.
             n = f.umin(f.sub(f.select(f.icmp("slt", position, past), past, position), past), last)
-            offset = f.add(f.mul(n, a.heads * a.row_bytes), f.mul(f.add(head, h), a.row_bytes))
+            offset = f.add(f.mul(n, a.heads * a.query_bytes), f.mul(f.add(head, h), a.query_bytes))
             body(position, f.at(states, i, state_bytes(a)), offset)
             return []
 

@@ -63,12 +63,17 @@ def shares(
 
 
 def store_panel(f: Function, base: Value, n: int, panel: Index, value: Value) -> None:
-    """Store a panel's 16 outputs into a row of n f32 at `base`; lanes from n on are not written."""
+    """
+    Store a panel's 16 outputs, f32 or bf16, into a row of n at `base`.
+
+    Lanes from n on are not written.
+    """
     panel = i64(panel) if isinstance(panel, int) else panel
-    pointer = f.at(base, panel, 4 * PANEL)
+    size = 4 if value.element == "float" else 2
+    pointer = f.at(base, panel, size * PANEL)
     if n % PANEL == 0:
-        f.store(value, pointer)
+        f.store(value, pointer, align=size)
         return
     left = f.cast("trunc", f.sub(n, f.mul(panel, PANEL)), "i32")
     lanes = f.vector("i32", range(PANEL))
-    f.store_masked(value, pointer, f.icmp("slt", lanes, f.splat(left, PANEL)))
+    f.store_masked(value, pointer, f.icmp("slt", lanes, f.splat(left, PANEL)), align=size)

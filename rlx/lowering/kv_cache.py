@@ -37,6 +37,8 @@ class Attention:
     """What a query's dot product with a key is multiplied with, often head_dim^(-1/2)."""
     format: str = "f32"
     """The elements of the cache: f32, f16 or bf16."""
+    narrow: bool = False
+    """Whether queries and results are bf16, and not f32."""
 
     def __post_init__(self) -> None:
         assert self.head_dim % PANEL == 0, "head_dim must be a multiple of 16"
@@ -55,8 +57,17 @@ class Attention:
 
     @property
     def row_bytes(self) -> int:
-        """Return the size of one head's row of a query or an output."""
+        """Return the size of one head's row in f32."""
         return self.head_dim * 4
+
+    @property
+    def query_format(self) -> str:
+        return "bf16" if self.narrow else "f32"
+
+    @property
+    def query_bytes(self) -> int:
+        """Return the size of one head's row of a query or an output."""
+        return self.head_dim * (2 if self.narrow else 4)
 
     @property
     def element_bytes(self) -> int:

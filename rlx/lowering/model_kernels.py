@@ -6,10 +6,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import prod
 
+from xdsl.dialects.builtin import bf16
 from xdsl.ir import Operation, SSAValue
 
 from rlx.dialects import mir
-from rlx.dialects.common import Dim, dims_of, element_bytes, format_of, spell
+from rlx.dialects.common import Dim, dims_of, element_bytes, element_of, format_of, spell
 from rlx.errors import RlxError
 from rlx.lowering.abi import COUNTER_OFFSET
 from rlx.lowering.attention import (
@@ -17,6 +18,7 @@ from rlx.lowering.attention import (
     emit_attention_decode,
     emit_attention_prefill,
 )
+from rlx.lowering.attention_tiles import emit_attention_tiles, has_tiles
 from rlx.lowering.body import Body, width_of
 from rlx.lowering.contract import Group
 from rlx.lowering.formats import emit_unpack_row
@@ -33,7 +35,7 @@ from rlx.lowering.scan import emit_gated_delta_net
 from rlx.lowering.target import PANEL
 from rlx.lowering.values import Value, i64
 
-EPILOGUE = (*mir.ELEMENTWISE, mir.RopeOp, mir.AppendOp)
+EPILOGUE = (*mir.ELEMENTWISE, mir.CastOp, mir.RopeOp, mir.AppendOp)
 
 
 def generator(body: Body) -> Callable[[Body], None]:
@@ -69,7 +71,8 @@ def _attention_facts(op: mir.AttentionOp) -> Attention:
         )
     heads, kv_heads = width_of(op.query) // head_dim, width_of(op.keys) // head_dim
     kept = format_of(rows.input.type)
-    return Attention(heads, kv_heads, head_dim, capacity, op.scale.value.data, kept)
+    narrow = element_of(op.query.type) == bf16
+    return Attention(heads, kv_heads, head_dim, capacity, op.scale.value.data, kept, narrow)
 
 
 @dataclass(frozen=True)
@@ -119,9 +122,12 @@ def emit_contraction(body: Body) -> None:
         return
     if c.source not in body.pointers:
         raise RlxError("matmul: a norm is part of a product's kernel for a single row only")
+    narrow = element_of(c.source.type) == bf16
     emit_gemm(
-        f, c.k, c.specs, body.pointers[c.source], c.k * 4, body.size(c.rows), c.weights, body.tid,
-        body.threads, lambda _, g, row, panel, values: store(g, row, panel, values),
+        f, c.k, c.specs, body.pointers[c.source], c.k * (2 if narrow else 4), body.size(c.rows),
+        c.weights, body.tid, body.threads,
+        lambda _, g, row, panel, values: store(g, row, panel, values),
+        element="bfloat" if narrow else "float",
     )  # fmt: skip
 
 
@@ -195,9 +201,8 @@ def emit_attention(body: Body) -> None:
         )
         return
     past = body.f.sub(keys, body.size(rows))
-    emit_attention_prefill(
-        body.f, facts, q, k, v, out, body.size(rows), past, body.tid, body.threads
-    )
+    emit = emit_attention_tiles if has_tiles(body.f.target, facts) else emit_attention_prefill
+    emit(body.f, facts, q, k, v, out, body.size(rows), past, body.tid, body.threads)
 
 
 def _state(body: Body, value: SSAValue) -> Value:

@@ -20,11 +20,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from rlx.lowering.emitter import Function
+from rlx.lowering.formats import load_float
 from rlx.lowering.kv_cache import LINE, Attention, load_cached
 from rlx.lowering.rows import VECTOR
 from rlx.lowering.target import PANEL, Target
 from rlx.lowering.values import Index, Value, f32, i32, i64
 from rlx.lowering.vmath import exp2_softmax
+from rlx.lowering.vmath_cast import convert
 
 SUM, MAXIMUM, FACTOR = range(3)
 """The vectors of a state after its head_dim sums."""
@@ -76,7 +78,8 @@ def prepare_row(f: Function, a: Attention, q: Value, scaled: Value, state: Value
     """Emit one row's start: the query, scaled for `attend`, and an empty state."""
     factor = f.splat(f32(a.scale * math.log2(math.e)), PANEL)
     for chunk in range(a.chunks):
-        f.store(f.fmul(f.load(VECTOR, f.at(q, chunk * LINE)), factor), f.at(scaled, chunk * LINE))
+        query = load_float(f, a.query_format, f.at(q, chunk * a.query_bytes // a.chunks), PANEL)
+        f.store(f.fmul(query, factor), f.at(scaled, chunk * LINE))
         f.store(f.zero(VECTOR), f.at(state, chunk * LINE))
     f.store(f.zero(VECTOR), _field(f, a, state, SUM))
     f.store(f.splat(f32(-math.inf), PANEL), _field(f, a, state, MAXIMUM))
@@ -308,7 +311,9 @@ def combine(
     *sums, total = f.for_(0, count, 1, [f.zero(VECTOR)] * (a.chunks + 1), add)
     inverse = f.splat(f.fdiv(f32(1.0), f.reduce("fadd", total)), PANEL)
     for c, v in enumerate(sums):
-        f.store(f.fmul(v, inverse), f.at(out, c * LINE))
+        value = f.fmul(v, inverse)
+        value = convert(f, value, "bfloat") if a.narrow else value
+        f.store(value, f.at(out, c * a.query_bytes // a.chunks), align=2)
 
 
 def _field(f: Function, a: Attention, state: Value, field: int) -> Value:

@@ -9,7 +9,7 @@ from typing import cast
 from xdsl.ir import Operation, SSAValue
 
 from rlx.dialects import mir
-from rlx.dialects.common import dims_of, format_of, spell
+from rlx.dialects.common import dims_of, element_bytes, element_of, format_of, spell
 from rlx.errors import RlxError
 from rlx.lowering.body import Body, width_of
 from rlx.lowering.contract import store_panel
@@ -17,8 +17,10 @@ from rlx.lowering.kv_cache import Attention, store_k_panel, store_v_panel
 from rlx.lowering.rope import rotate_interleaved
 from rlx.lowering.rows import VECTOR
 from rlx.lowering.target import PANEL
+from rlx.lowering.tensor_elements import HALVES
 from rlx.lowering.values import Value, f32, i64
 from rlx.lowering.vmath import emit_binary, emit_unary
+from rlx.lowering.vmath_cast import convert
 
 
 @dataclass
@@ -39,6 +41,9 @@ class Panels:
                 case mir.BinaryOp():
                     a, b = (self._load(v, row, panel, values) for v in (op.lhs, op.rhs))
                     values[op.result] = emit_binary(f, str(op.kind.data), a, b)
+                case mir.CastOp():
+                    value = self._load(op.input, row, panel, values)
+                    values[op.result] = convert(f, value, HALVES[element_of(op.result.type)])
                 case mir.RopeOp():
                     value = self._load(op.input, row, panel, values)
                     values[op.result] = self._rope(op, row, panel, value)
@@ -49,7 +54,9 @@ class Panels:
         for out, value in zip(self.body.outs, self.body.yielded, strict=True):
             if value in values:
                 n = width_of(value)
-                store_panel(f, f.at(out, row, n * 4), n, panel, values[value])
+                store_panel(
+                    f, f.at(out, row, n * element_bytes(value.type)), n, panel, values[value]
+                )
 
     def _load(
         self, value: SSAValue, row: Value, panel: Value, values: dict[SSAValue, Value]

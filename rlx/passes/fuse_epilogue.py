@@ -23,13 +23,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from xdsl.context import Context
-from xdsl.dialects.builtin import ModuleOp
+from xdsl.dialects.builtin import ModuleOp, bf16
 from xdsl.ir import Operation
 from xdsl.passes import ModulePass
 from xdsl.pattern_rewriter import PatternRewriter, RewritePattern, op_type_rewrite_pattern
 
 from rlx.dialects import mir
-from rlx.dialects.common import Dim, dims_of
+from rlx.dialects.common import Dim, dims_of, element_of
 from rlx.dialects.primitives import is_splat
 from rlx.passes.fuse_common import (
     Fusion,
@@ -48,6 +48,7 @@ _PANEL = 16
 _ROW_OPERANDS: dict[type[Operation], int] = {
     mir.UnaryOp: 1,
     mir.BinaryOp: 2,
+    mir.CastOp: 1,
     mir.RopeOp: 1,
     mir.AppendOp: 1,
 }
@@ -72,6 +73,8 @@ def can_fuse_epilogue(op: Operation, kernel: Operation) -> str | None:
     n = _ROW_OPERANDS.get(type(op))
     if n is None:
         return f"{op.name} does not work row by row"
+    if isinstance(op, mir.CastOp) and element_of(op.result.type) != bf16:
+        return f"a product's kernel stores f32 or bf16, not {element_of(op.result.type)}"
     inside = {r for o in parts(kernel) for r in o.results}
     rows, wholes = map(source, op.operands[:n]), map(source, op.operands[n:])
     own_rows = inside.intersection(rows)
@@ -81,6 +84,8 @@ def can_fuse_epilogue(op: Operation, kernel: Operation) -> str | None:
         return "it needs the whole of a value that the kernel computes"
     if any(isinstance(v.owner, mir.AppendOp | mir.RmsNormOp) for v in own_rows):
         return "it reads a state, or normalised rows, and not what the matmuls give"
+    if any(isinstance(v.owner, mir.CastOp) for v in own_rows):
+        return "what it reads is rounded for a product, which wants it in memory"
     return _panel_misfit(op) or cannot_group([kernel, op])
 
 
@@ -112,7 +117,7 @@ class MoveIntoMatmulKernel(RewritePattern):
     @op_type_rewrite_pattern
     def match_and_rewrite(
         self,
-        op: mir.UnaryOp | mir.BinaryOp | mir.RopeOp | mir.AppendOp,
+        op: mir.UnaryOp | mir.BinaryOp | mir.CastOp | mir.RopeOp | mir.AppendOp,
         rewriter: PatternRewriter,
     ) -> None:
         if launch_of(op) is not op:
@@ -163,7 +168,8 @@ class MoveIntoDotKernel(RewritePattern):
 @dataclass(frozen=True)
 class FuseEpiloguePass(ModulePass):
     """
-    Move unary, binary, rope and append into the kernel of the product that computes their rows.
+    Move unary, binary, cast, rope and append into the kernel of the product that computes their
+    rows.
 
     %y = mir.matmul %h, %w; %z = mir.binary add %x, %y
         --> %z = mir.kernel { %0 = mir.matmul %h, %w; %1 = mir.binary add %x, %0; mir.yield %1 }

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from rlx.flow.profile import CompileProfile
 
 TO_MIR = (
-    "legalize-hir,constant-fold,simplify-algebra,eliminate-moves,cse,dce,hoist-params,"
+    "legalize-hir,narrow-products,constant-fold,simplify-algebra,eliminate-moves,cse,dce,hoist-params,"
     "fuse-attention,fuse-shared-input,fuse-epilogue,fuse-prologue,fuse-norm,fuse-residual-norm,"
     "fuse-rows,derive-phases"
 )

@@ -32,6 +32,7 @@ PASSES: dict[str, Callable[[], type[ModulePass]]] = {
         "fuse-prologue",
         "fuse-norm",
         "set-precision",
+        "narrow-products",
         "fuse-attention",
         "fuse-residual-norm",
         "fuse-rows",

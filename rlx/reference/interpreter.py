@@ -28,7 +28,7 @@ from rlx.dialects.named import NamedOp
 from rlx.errors import RlxError
 from rlx.ops.registry import record_of
 from rlx.reference import kernels
-from rlx.reference.elements import Array, Float, bf16_values, cast, dtype_of
+from rlx.reference.elements import Array, Float, bf16_values, cast, dtype_of, rounded
 from rlx.reference.primitives import compute
 from rlx.reference.sampling import sample
 from rlx.reference.sequence import gated_delta_net
@@ -343,7 +343,9 @@ def _(op: mir.FirstRowsOp, scope: Scope, x: Array) -> Sequence[Array]:
 
 @evaluate.register
 def _(op: ops.Attention, scope: Scope, q: Array, k: Array, v: Array) -> Sequence[Array]:
-    return [kernels.attention(q, k, v, op.head_dim.value.data, op.scale.value.data)]
+    result = kernels.attention(q, k, v, op.head_dim.value.data, op.scale.value.data)
+    element = element_of(op.result.type)
+    return [rounded(result, element) if element == bf16 else result]
 
 
 @evaluate.register

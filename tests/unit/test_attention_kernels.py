@@ -6,6 +6,7 @@ import math
 import numpy as np
 import pytest
 from kernels import Buffer, Kernel, compile_kernel, levels, module_of, nmse
+from ml_dtypes import bfloat16
 
 from rlx.contract.quant import KV_FORMATS
 from rlx.dialects.infer import STORED
@@ -14,6 +15,7 @@ from rlx.lowering.attention import (
     emit_attention_decode,
     emit_attention_prefill,
 )
+from rlx.lowering.attention_tiles import emit_attention_tiles, has_tiles
 from rlx.lowering.emitter import Function
 from rlx.lowering.kv_cache import Attention, store_k_panel, store_v_panel
 from rlx.lowering.rows import VECTOR
@@ -45,8 +47,10 @@ TOLERANCE = 1e-11
 every_format = pytest.mark.parametrize("kept", KV_FORMATS)
 
 
-def attention(heads: int, kv_heads: int, head_dim: int, kept: str = "f32") -> Attention:
-    return Attention(heads, kv_heads, head_dim, CAPACITY, head_dim**-0.5, kept)
+def attention(
+    heads: int, kv_heads: int, head_dim: int, kept: str = "f32", narrow: bool = False
+) -> Attention:
+    return Attention(heads, kv_heads, head_dim, CAPACITY, head_dim**-0.5, kept, narrow)
 
 
 def stored(x: np.ndarray, kept: str) -> np.ndarray:
@@ -65,13 +69,24 @@ def prefill_kernel(level: str, a: Attention) -> Kernel:
     return compile_kernel(level, PREFILL, lambda f: emit_attention_prefill(f, a, *f.params))
 
 
+def narrow_kernel(level: str, a: Attention) -> Kernel:
+    """Return the kernel of bf16 queries: on the matrix unit where the level has one."""
+
+    def body(f: Function) -> None:
+        emit = emit_attention_tiles if has_tiles(f.target, a) else emit_attention_prefill
+        emit(f, a, *f.params)
+
+    return compile_kernel(level, PREFILL, body)
+
+
 class Case:
     """Random queries, keys and values of `n` positions, and what attention makes of them."""
 
     def __init__(self, a: Attention, n: int, seed: int):
         rng = np.random.default_rng(seed)
         self.a, self.n = a, n
-        self.q = 2 * rng.standard_normal((n, a.heads, a.head_dim), np.float32)
+        self.dtype = np.dtype(bfloat16 if a.narrow else np.float32)
+        self.q = (2 * rng.standard_normal((n, a.heads, a.head_dim), np.float32)).astype(self.dtype)
         self.k = rng.standard_normal((n, a.kv_heads, a.head_dim), np.float32)
         self.v = rng.standard_normal((n, a.kv_heads, a.head_dim), np.float32)
 
@@ -88,7 +103,7 @@ class Case:
         a = self.a
         kept = (rounded(x.astype(np.float64), STORED[a.format]) for x in (self.k, self.v))
         k, v = (np.repeat(x, a.group, axis=1) for x in kept)
-        scores = np.einsum("qhd,khd->hqk", self.q, k) * a.scale
+        scores = np.einsum("qhd,khd->hqk", self.q.astype(np.float64), k) * a.scale
         scores[:, np.arange(self.n)[None, :] > np.arange(self.n)[:, None]] = -math.inf
         weights = np.exp(scores - scores.max(2, keepdims=True))
         return np.einsum("hqk,khd->qhd", weights / weights.sum(2, keepdims=True), v)
@@ -96,10 +111,10 @@ class Case:
     def prefill(self, kernel: Kernel, start: int, stop: int, threads: int = 1) -> np.ndarray:
         """Return the output rows of positions start to stop - 1, the earlier ones in the cache."""
         shape = (stop - start, self.a.heads, self.a.head_dim)
-        q, out = Buffer.of(self.q[start:stop]), Buffer(4 * math.prod(shape))
+        q, out = Buffer.of(self.q[start:stop]), Buffer(self.dtype.itemsize * math.prod(shape))
         for tid in range(threads):
             kernel(q, *self.caches(stop), out, stop - start, start, tid, threads)
-        return out.array(np.float32, *shape)
+        return out.array(self.dtype, *shape)
 
     def decode(self, kernel: Kernel, keys: int, threads: int = 1) -> np.ndarray:
         """Return the output row of position keys - 1; threads run last to first."""
@@ -111,6 +126,34 @@ class Case:
             kernel(q, *self.caches(keys), out, scratch, keys, tid, threads)
         assert not scratch.bytes[: 64 * a.kv_heads].any()
         return out.array(np.float32, a.heads, a.head_dim)
+
+
+@pytest.mark.parametrize("level", levels())
+@pytest.mark.parametrize("shape", [*SHAPES, (12, 1, 64), (3, 3, 32), (40, 2, 96)])
+@every_format
+def test_prefill_of_bf16_queries(shape: tuple[int, int, int], level: str, kept: str):
+    """Rounded to 8 digits on the way, and the same to the bit however a prompt is split."""
+    n = 301
+    case = Case(attention(*shape, kept, narrow=True), n, seed=5)
+    kernel = narrow_kernel(level, case.a)
+    whole = case.prefill(kernel, 0, n)
+    assert nmse(whole.astype(np.float64), case.expected()) < 2e-5
+    for threads in (2, 3, 7):
+        np.testing.assert_array_equal(case.prefill(kernel, 0, n, threads), whole)
+    cuts = [0, 1, 6, 31, 33, 64, 255, 257, 300, n]
+    for start, stop in itertools.pairwise(cuts):
+        np.testing.assert_array_equal(case.prefill(kernel, start, stop, 2), whole[start:stop])
+
+
+def test_prefill_of_bf16_queries_with_extreme_scores():
+    """Scores that differ by thousands: a weight of one, all others zero; and equal scores."""
+    case = Case(attention(9, 3, 64, narrow=True), 300, seed=6)
+    case.k = case.k.astype(bfloat16).astype(np.float32)
+    kernel = narrow_kernel("host", case.a)
+    for factor in (1e4, 0.0, 1e-30):
+        case.q = (case.q.astype(np.float32) * factor).astype(case.dtype)
+        result = case.prefill(kernel, 0, 300).astype(np.float64)
+        assert nmse(result, case.expected()) < 1e-4
 
 
 @pytest.mark.parametrize("level", levels())

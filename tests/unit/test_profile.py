@@ -57,7 +57,7 @@ def profile(path: str, request: pytest.FixtureRequest) -> Profile:
 
 def planned(path: str, program: str) -> tuple[Manifest, Counter[str]]:
     """Return a program's manifest, with sites, and how often a step launches each kernel."""
-    model = open_model(path, None)
+    model = open_model(path, None, precision="exact")
     model.marks = True
     module = model.build(program)
     run_to(module, "lir", None)
@@ -178,7 +178,7 @@ def test_marks_that_have_no_room_are_counted(
 
 
 def text_of(path: str, with_marks: bool, target: Target) -> str:
-    model = open_model(path, None)
+    model = open_model(path, None, precision="exact")
     model.marks = with_marks
     return compile_text(model.build("decode"), target)[1]
 

@@ -46,7 +46,7 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def model(cache: Path, path: Path) -> LanguageModel:
-    return rlx.load(path, max_context=700)
+    return rlx.load(path, "exact", max_context=700)
 
 
 def answer(model: LanguageModel, count: int = 30, prompt: list[int] = PROMPT) -> list[int]:
@@ -277,7 +277,7 @@ def test_an_answer_that_is_left_early(model: LanguageModel) -> None:
 
 def test_two_models_at_once(model: LanguageModel, tmp_path: Path) -> None:
     other_path = write_llama(tmp_path / "o.gguf", **{**SHAPE, "d": 128}, **{**WEIGHTS, "seed": 8})
-    other = rlx.load(other_path, max_context=300)
+    other = rlx.load(other_path, "exact", max_context=300)
     wanted = answer(model), answer(other)
     assert wanted[0] != wanted[1]
     # Token by token, and in threads.
@@ -301,8 +301,8 @@ def test_threads_that_generate_at_once(model: LanguageModel) -> None:
 @pytest.mark.parametrize("used", [False, True])
 def test_children_of_a_loaded_model(path: Path, used: bool) -> None:
     """As servers fork their workers, before or after the parent's first answer."""
-    shared = rlx.load(path, max_context=700)
-    wanted = answer(rlx.load(path, max_context=700))
+    shared = rlx.load(path, "exact", max_context=700)
+    wanted = answer(rlx.load(path, "exact", max_context=700))
     if used:
         assert answer(shared) == wanted
     children: list[int] = []

@@ -171,7 +171,7 @@ func.func @f(%x: tensor<4x64xf32>, %w: tensor<64xf32>) {
 
 // -----
 
-// CHECK: :[[# @LINE + 2]]:3: error: linear input: expected elements of f32, got [4, 64] i32
+// CHECK: :[[# @LINE + 2]]:3: error: linear input: expected elements of f32 or bf16, got [4, 64] i32
 func.func @f(%x: tensor<4x64xi32>, %w: tensor<8x64xf32>) {
   %y = hir.linear %x, %w : tensor<4x64xi32>, tensor<8x64xf32> -> tensor<4x8xf32>
   func.return
@@ -309,9 +309,9 @@ func.func @f(%x: tensor<4x32xf32>) {
 
 // -----
 
-// CHECK: :[[# @LINE + 2]]:3: error: hir.attention: expected elements of f32, got [4, 64] bf16
-func.func @f(%x: tensor<4x64xbf16>, %k: tensor<8x64xbf16>) {
-  %y = hir.attention %x, %k, %k head_dim 16 scale 0.25 : tensor<4x64xbf16>, tensor<8x64xbf16>
+// CHECK: :[[# @LINE + 2]]:3: error: hir.attention: expected elements of f32 or bf16, got [4, 64] f16
+func.func @f(%x: tensor<4x64xf16>, %k: tensor<8x64xbf16>) {
+  %y = hir.attention %x, %k, %k head_dim 16 scale 0.25 : tensor<4x64xf16>, tensor<8x64xbf16>
   func.return
 }
 

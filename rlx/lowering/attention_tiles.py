@@ -1,0 +1,411 @@
+"""
+Causal attention of many queries on the matrix unit, over the KV cache of kv_cache.py.
+
+Keys, values and weights of softmax are rounded to bf16, sums are f32. A work unit is some
+neighbouring queries of the heads that share a kv head; it goes through the keys in spans, counted
+from position 0. The keys and values of a span become tiles once for all of the unit's queries, and
+all scores of a query on a span are there before its softmax: sums are rescaled once a span.
+
+A row's result depends neither on the rows beside it nor on threads, nor on how a prompt was split,
+to the bit.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from rlx.lowering import amx
+from rlx.lowering.emitter import Function
+from rlx.lowering.kv_cache import LINE, Attention, load_cached
+from rlx.lowering.online_softmax import larger_of
+from rlx.lowering.rows import VECTOR
+from rlx.lowering.target import PANEL, Target
+from rlx.lowering.values import Value, f32, i64
+from rlx.lowering.vmath_base import native_512, polynomial, scalef
+
+SPAN = 256
+"""Keys that are made into tiles at a time; a multiple of `HIGH`."""
+HIGH = 2 * amx.ROWS
+"""Queries of one head that are multiplied with keys together."""
+_STACK = 128 * 1024
+"""Bytes on the stack that the sums of a work unit may take."""
+_SCORES, _WEIGHTS = SPAN * 4 + LINE, SPAN * 2 + LINE
+"""Bytes from a query's scores, or weights, to the next one's: not a power of two."""
+
+_EXP2 = (0.99992661, 0.69580416, 0.22615288, 0.07796423)
+"""Coefficients of a polynomial for 2^x from 0 to 1, to 7.6e-5: weights are rounded to 2^-9."""
+_DOWN = 1
+"""How `vreduceps` rounds: to the whole number below."""
+
+
+def has_tiles(target: Target, a: Attention) -> bool:
+    """Return whether an attention with queries of bf16 runs on the matrix unit."""
+    return a.narrow and amx.has_amx(target) and a.head_dim % amx.DEPTH == 0 and a.scale > 0
+
+
+@dataclass(frozen=True)
+class _Unit:
+    """A work unit while it is written: what it works on, and where on the stack."""
+
+    f: Function
+    a: Attention
+    heads: int
+    """The heads of a unit, which share a kv head."""
+    blocks: int
+    """Blocks of `HIGH` queries of a head, at most."""
+
+    @property
+    def steps(self) -> int:
+        """Return the tiles of a row of a head."""
+        return self.a.head_dim // amx.DEPTH
+
+    @property
+    def query_bytes(self) -> int:
+        """Return the size of a block's queries."""
+        return HIGH * self.a.query_bytes
+
+    @property
+    def sum_bytes(self) -> int:
+        """Return the size of a block's sums."""
+        return HIGH * self.a.row_bytes
+
+    def places(self) -> list[Value]:
+        """Return stack memory for all parts of a unit."""
+        count, span_bytes = self.heads * self.blocks, SPAN * self.a.query_bytes
+        sizes = [
+            count * self.query_bytes,
+            span_bytes,
+            span_bytes,
+            HIGH * _SCORES,
+            HIGH * _WEIGHTS,
+            count * self.sum_bytes,
+            count * HIGH * 8,
+            HIGH * 4,
+        ]
+        return [self.f.alloca(size) for size in sizes]
+
+
+def emit_attention_tiles(
+    f: Function,
+    a: Attention,
+    q: Value,
+    k: Value,
+    v: Value,
+    out: Value,
+    rows: Value,
+    past: Value,
+    tid: Value,
+    nth: Value,
+) -> None:
+    """
+    Emit causal attention of `rows` queries at positions past to past + rows - 1 (i64, rows >= 1).
+
+    q, out bf16 [rows][heads][head_dim]; K and V of these positions are in the cache. Units go from
+    the costly last queries to the first, to the threads in turn and back.
+    """
+    blocks = 2
+    fits = [n for n in range(1, a.group + 1) if a.group % n == 0]
+    most = [n for n in fits if n * blocks * HIGH * a.row_bytes <= _STACK]
+    unit = _Unit(f, a, max(most, default=1), blocks)
+    kernel = _Kernel(unit, q, k, v, out, rows, past, *unit.places())
+    amx.configure(f, f.scratch("tiles", amx.ROW_BYTES), [i64(amx.ROWS)] * 8)
+    first = f.udiv(past, HIGH)
+    count = f.sub(f.udiv(f.add(f.add(past, rows), HIGH - 1), HIGH), first)
+    shares = a.heads // unit.heads
+    # Blocks in pairs share the tiles of keys and values; few of them are rather spread.
+    many = f.icmp("uge", f.mul(count, shares), f.mul(nth, 8))
+    pace = f.select(many, i64(blocks), i64(1))
+    units = f.mul(f.udiv(f.add(count, f.sub(pace, 1)), pace), shares)
+
+    def run(u: Value) -> list[Value]:
+        rank = f.sub(f.sub(units, 1), u)
+        step = f.udiv(rank, shares)
+        head = f.mul(f.sub(rank, f.mul(step, shares)), unit.heads)
+        begin = f.mul(step, pace)
+        kernel.unit(head, f.add(first, begin), f.umin(pace, f.sub(count, begin)))
+        return []
+
+    def round_(r: Value, _: list[Value]) -> list[Value]:
+        back = f.icmp("ne", f.and_(r, 1), 0)
+        u = f.add(f.mul(r, nth), f.select(back, f.sub(f.sub(nth, 1), tid), tid))
+        f.if_(f.icmp("ult", u, units), lambda: run(u))
+        return []
+
+    f.for_(0, f.udiv(f.add(units, f.sub(nth, 1)), nth), 1, [], round_)
+    amx.release(f)
+
+
+@dataclass(frozen=True)
+class _Kernel:
+    """What all units of a launch have in common."""
+
+    u: _Unit
+    q: Value
+    k: Value
+    v: Value
+    out: Value
+    rows: Value
+    past: Value
+    queries: Value
+    key_tiles: Value
+    value_tiles: Value
+    scores: Value
+    weights: Value
+    sums: Value
+    state: Value
+    """A block's largest scores so far, then the sums of its weights, f32 [HIGH] each."""
+    factors: Value
+    """What a block's sums are multiplied with before a span is added, f32 [HIGH]."""
+
+    def unit(self, head: Value, block: Value, blocks: Value) -> None:
+        """Emit a unit: `blocks` blocks of queries, the first of them the `block`-th of all."""
+        f, a = self.u.f, self.u.a
+        total = f.add(self.past, self.rows)
+        end = f.umin(f.mul(f.add(block, blocks), HIGH), total)
+        kv_head = f.udiv(head, a.group)
+        k, v = (f.at(cache, kv_head, a.head_bytes) for cache in (self.k, self.v))
+
+        def each(body: Callable[[Value, Value, Value], None]) -> None:
+            """Emit body(first position, head, number) for the unit's blocks of queries."""
+
+            def one(i: Value, _: list[Value]) -> list[Value]:
+                b = f.udiv(i, self.u.heads)
+                h = f.sub(i, f.mul(b, self.u.heads))
+                body(f.mul(f.add(block, b), HIGH), f.add(head, h), i)
+                return []
+
+            f.for_(0, f.mul(blocks, self.u.heads), 1, [], one)
+
+        def span(start: Value, _: list[Value]) -> list[Value]:
+            here = f.umin(f.sub(end, start), SPAN)
+            self._key_tiles(f.at(k, start, a.cached_bytes), here)
+            self._value_tiles(f.at(v, start, a.cached_bytes), here)
+
+            def attend(position: Value, _: Value, i: Value) -> None:
+                # Blocks and spans are aligned: all of a block's queries see of a span, or none.
+                keys = f.umin(f.sub(f.add(position, HIGH), start), SPAN)
+                sees = f.icmp("sge", position, start)
+                f.if_(sees, lambda: self._attend(i, keys, f.sub(position, start), start) or [])
+
+            each(attend)
+            return []
+
+        each(self._load_queries)
+        f.for_(0, end, SPAN, [], span)
+        each(self._finish)
+
+    def _load_queries(self, position: Value, head: Value, i: Value) -> None:
+        """Copy a block's queries; where there is none, another: its result is not written."""
+        f, a = self.u.f, self.u.a
+
+        def row(r: Value, _: list[Value]) -> list[Value]:
+            n = f.sub(f.add(position, r), self.past)
+            n = f.intrinsic("smin", "i64", n, f.sub(self.rows, 1))
+            n = f.intrinsic("smax", "i64", n, i64(0))
+            source = f.at(f.at(self.q, n, a.heads * a.query_bytes), head, a.query_bytes)
+            to = f.at(f.at(self.queries, i, self.u.query_bytes), r, a.query_bytes)
+            for line in range(0, a.query_bytes, LINE):
+                f.store(f.load("<8 x i64>", f.at(source, line)), f.at(to, line), align=64)
+            return []
+
+        f.for_(0, HIGH, 1, [], row)
+
+    def _key_tiles(self, k: Value, count: Value) -> None:
+        """Write `count` keys as tiles `[keys / 16][head_dim / 32]`, those beyond as they come."""
+        f, a = self.u.f, self.u.a
+
+        def pair(j: Value, _: list[Value]) -> list[Value]:
+            # A block of 16 keys is head_dim / 2 pairs of features, in the cache and here.
+            at = f.at(k, j, 2 * a.chunk_bytes)
+            both = load_cached(f, a, at), load_cached(f, a, f.at(at, a.chunk_bytes))
+            f.store(amx.pairs(f, *both), f.at(self.key_tiles, j, LINE), align=64)
+            return []
+
+        blocks = f.lshr(f.add(count, PANEL - 1), 4)
+        f.for_(0, f.mul(blocks, a.head_dim // 2), 1, [], pair)
+
+    def _value_tiles(self, v: Value, count: Value) -> None:
+        """Write `count` values as tiles `[keys / 32][head_dim / 16]`, zeros after the last one."""
+        f, a = self.u.f, self.u.a
+
+        def pair(j: Value, load: Callable[[Value, int], Value]) -> None:
+            group, row = f.lshr(j, 4), f.and_(j, amx.ROWS - 1)
+            to = f.at(f.at(self.value_tiles, group, a.chunks * amx.TILE_BYTES), row, LINE)
+            for chunk in range(a.chunks):
+                both = [load(f.add(f.mul(j, 2), n), chunk) for n in range(2)]
+                f.store(amx.pairs(f, *both), f.at(to, chunk * amx.TILE_BYTES), align=64)
+
+        def there(key: Value, chunk: int) -> Value:
+            return load_cached(f, a, f.at(f.at(v, key, a.cached_bytes), chunk * a.chunk_bytes))
+
+        def perhaps(key: Value, chunk: int) -> Value:
+            value = there(f.umin(key, f.sub(count, 1)), chunk)
+            seen = f.splat(f.icmp("ult", key, count), PANEL)
+            return f.select(seen, value, f.zero(VECTOR))
+
+        whole = f.lshr(count, 1)
+        end = f.mul(f.lshr(f.add(count, amx.DEPTH - 1), 5), amx.ROWS)
+        f.for_(0, whole, 1, [], lambda j, _: pair(j, there) or [])
+        f.for_(whole, end, 1, [], lambda j, _: pair(j, perhaps) or [])
+
+    def _attend(self, i: Value, keys: Value, diagonal: Value, start: Value) -> None:
+        """Emit a block's attention to a span: `keys` of it, the block's own from `diagonal` on."""
+        f, a = self.u.f, self.u.a
+        queries = f.at(self.queries, i, self.u.query_bytes)
+        sums = f.at(self.sums, i, self.u.sum_bytes)
+        state = f.at(self.state, i, HIGH * 8)
+        first = f.icmp("eq", start, 0)
+        self._scores(queries, keys)
+
+        def row(r: Value, _: list[Value]) -> list[Value]:
+            self._softmax(r, f.add(f.add(diagonal, r), 1), keys, state, first)
+            return []
+
+        f.for_(0, HIGH, 1, [], row)
+
+        def rescale(r: Value, _: list[Value]) -> list[Value]:
+            factor = f.splat(f.load("float", f.at(self.factors, r, 4)), PANEL)
+            for c in range(a.chunks):
+                at = f.at(f.at(sums, r, a.row_bytes), c * LINE)
+                f.store(f.fmul(f.load(VECTOR, at), factor), at)
+            return []
+
+        f.if_(first, list, lambda: f.for_(0, HIGH, 1, [], rescale))
+        for r in range(2):
+            for c in range(0, a.chunks, 4):
+                self._values(sums, r, c, min(4, a.chunks - c), keys, first)
+
+    def _scores(self, queries: Value, keys: Value) -> None:
+        """Write the scores of a block's queries on `keys` keys, a multiple of 32."""
+        f, a = self.u.f, self.u.a
+        sums, query, key = (0, 1), (4, 5), 6
+
+        def tile(j: Value, _: list[Value]) -> list[Value]:
+            at = f.at(self.key_tiles, j, self.u.steps * amx.TILE_BYTES)
+            for c in sums:
+                amx.zero(f, c)
+            for step in range(self.u.steps):
+                amx.load(f, key, f.at(at, step * amx.TILE_BYTES), LINE)
+                for c, x in zip(sums, query, strict=True):
+                    row = f.at(queries, c * amx.ROWS * a.query_bytes + step * LINE)
+                    amx.load(f, x, row, a.query_bytes)
+                    amx.multiply(f, c, x, key)
+            to = f.at(self.scores, j, LINE)
+            for c in sums:
+                amx.store(f, c, f.at(to, c * amx.ROWS * _SCORES), _SCORES)
+            return []
+
+        f.for_(0, f.lshr(keys, 4), 1, [], tile)
+
+    def _softmax(self, r: Value, seen: Value, keys: Value, state: Value, first: Value) -> None:
+        """Make weights of a row's scores, zero from the `seen`-th key on, and update its state."""
+        f, a = self.u.f, self.u.a
+        scores, weights = f.at(self.scores, r, _SCORES), f.at(self.weights, r, _WEIGHTS)
+        largest_at, total_at = f.at(state, r, 4), f.at(f.at(state, HIGH * 4), r, 4)
+        scale = f.splat(f32(a.scale * math.log2(math.e)), PANEL)
+        lanes = [f.vector("i32", range(n, n + PANEL)) for n in (0, PANEL)]
+        # A query sees all keys of the span up to the last 32, of which perhaps some.
+        whole = f.sub(keys, amx.DEPTH)
+
+        def pair(at: Value) -> list[Value]:
+            return [f.load(VECTOR, f.at(f.at(scores, at, 4), n * LINE)) for n in range(2)]
+
+        left = f.splat(f.cast("trunc", f.sub(seen, whole), "i32"), PANEL)
+        minus = f.splat(f32(-math.inf), PANEL)
+        last = [
+            f.select(f.icmp("slt", lane, left), score, minus)
+            for lane, score in zip(lanes, pair(whole), strict=True)
+        ]
+
+        def larger(at: Value, tops: list[Value]) -> list[Value]:
+            return [larger_of(f, v, top) for v, top in zip(pair(at), tops, strict=True)]
+
+        tops = f.for_(0, whole, amx.DEPTH, last, larger)
+        old = f.select(first, f32(-math.inf), f.load("float", largest_at))
+        top = f.reduce("maxnum", larger_of(f, *tops))
+        top = f.fmul(top, f32(a.scale * math.log2(math.e)))
+        top = f.select(f.fcmp("ogt", old, top), old, top)
+        f.store(top, largest_at)
+        shift = f.fneg(f.splat(top, PANEL))
+
+        def weigh(at: Value, values: list[Value], total: Value) -> Value:
+            both = [_exp2(f, f.fma(v, scale, shift)) for v in values]
+            f.store(amx.joined(f, *both), f.at(weights, at, 2), align=64)
+            return f.fadd(total, f.fadd(*both))
+
+        (total,) = f.for_(
+            0, whole, amx.DEPTH, [f.zero(VECTOR)], lambda at, t: [weigh(at, pair(at), t[0])]
+        )
+        total = f.reduce("fadd", weigh(whole, last, total))
+
+        def go_on() -> list[Value]:
+            factor = f.extract(_exp2(f, f.splat(f.fsub(old, top), PANEL)), 0)
+            f.store(factor, f.at(self.factors, r, 4))
+            return [f.fma(f.load("float", total_at), factor, total)]
+
+        f.store(f.if_(first, lambda: [total], go_on)[0], total_at)
+
+    def _values(
+        self, sums: Value, r: int, chunk: int, count: int, keys: Value, first: Value
+    ) -> None:
+        """Add weights times values to `count` tiles of features of 16 rows, from `chunk` on."""
+        f, a = self.u.f, self.u.a
+        weight, value = 4, 5
+        spots = [f.at(sums, r * amx.ROWS * a.row_bytes + (chunk + c) * LINE) for c in range(count)]
+
+        def start() -> list[Value]:
+            for c in range(count):
+                amx.zero(f, c)
+            return []
+
+        def go_on() -> list[Value]:
+            for c, at in enumerate(spots):
+                amx.load(f, c, at, a.row_bytes)
+            return []
+
+        def step(i: Value, _: list[Value]) -> list[Value]:
+            row = f.at(f.at(self.weights, r * amx.ROWS * _WEIGHTS), i, LINE)
+            amx.load(f, weight, row, _WEIGHTS)
+            tiles = f.at(
+                f.at(self.value_tiles, i, a.chunks * amx.TILE_BYTES), chunk * amx.TILE_BYTES
+            )
+            for c in range(count):
+                amx.load(f, value + c % 3, f.at(tiles, c * amx.TILE_BYTES), LINE)
+                amx.multiply(f, c, weight, value + c % 3)
+            return []
+
+        f.if_(first, start, go_on)
+        f.for_(0, f.lshr(keys, 5), 1, [], step)
+        for c, at in enumerate(spots):
+            amx.store(f, c, at, a.row_bytes)
+
+    def _finish(self, position: Value, head: Value, i: Value) -> None:
+        """Write the results of a block's queries that are asked for."""
+        f, a = self.u.f, self.u.a
+        sums = f.at(self.sums, i, self.u.sum_bytes)
+        totals = f.at(f.at(self.state, i, HIGH * 8), HIGH * 4)
+
+        def write(n: Value, r: Value) -> list[Value]:
+            inverse = f.splat(f.fdiv(f32(1.0), f.load("float", f.at(totals, r, 4))), PANEL)
+            to = f.at(f.at(self.out, n, a.heads * a.query_bytes), head, a.query_bytes)
+            row = f.at(sums, r, a.row_bytes)
+            for c in range(0, a.chunks, 2):
+                both = [f.fmul(f.load(VECTOR, f.at(row, (c + n) * LINE)), inverse) for n in (0, 1)]
+                f.store(amx.joined(f, *both), f.at(to, c * LINE // 2), align=2)
+            return []
+
+        def row(r: Value, _: list[Value]) -> list[Value]:
+            n = f.sub(f.add(position, r), self.past)
+            f.if_(f.icmp("ult", n, self.rows), lambda: write(n, r))
+            return []
+
+        f.for_(0, HIGH, 1, [], row)
+
+
+def _exp2(f: Function, x: Value) -> Value:
+    """Return 2^x for x <= 0, -infinity too, to 7.6e-5."""
+    # x less its floor, which is what `scalef` adds to the exponent.
+    part = native_512(f, "mask.reduce.ps", x, _DOWN)
+    return scalef(f, polynomial(f, _EXP2, part), x)

@@ -1,0 +1,71 @@
+"""
+Products of many rows take bf16 in place of f32, where a module asks for it.
+
+What is multiplied is rounded once, where it is made: the casts of this pass are fused into the
+kernels that make the values, which then store half as many bytes. Sums are f32. One row is left as
+it is: its product waits for weights, not for arithmetic.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from xdsl.context import Context
+from xdsl.dialects.builtin import ModuleOp, StringAttr, bf16, f32
+from xdsl.ir import Operation, SSAValue
+from xdsl.passes import ModulePass
+from xdsl.rewriter import InsertPoint, Rewriter
+
+from rlx.dialects import lir, mir
+from rlx.dialects.common import dims_of, element_of
+from rlx.errors import RlxError
+
+
+def _cast(value: SSAValue, operation: Operation, point: InsertPoint) -> SSAValue:
+    """Return a value as bf16, or a bf16 value as f32, in the phase of the operation it is for."""
+    op = mir.CastOp(value, f32 if element_of(value.type) == bf16 else bf16)
+    if (phase := operation.attributes.get(mir.PHASE)) is not None:
+        op.attributes[mir.PHASE] = phase
+    Rewriter.insert_op(op, point)
+    return op.result
+
+
+def _has_many_rows(value: SSAValue) -> bool:
+    return element_of(value.type) == f32 and dims_of(value.type)[0] != 1
+
+
+@dataclass(frozen=True)
+class NarrowProductsPass(ModulePass):
+    """
+    Round to bf16 what `mir.matmul` multiplies, and the queries and results of `mir.attention`.
+
+    %y = mir.matmul %x, %w
+        --> %0 = mir.cast %x -> bf16; %y = mir.matmul %0, %w
+
+    It does so where the module's `rlx.products` is "bf16", and nothing where that is missing.
+    Operations that are in a kernel already, and those of one row, stay.
+    """
+
+    name = "narrow-products"
+
+    def apply(self, ctx: Context, op: ModuleOp) -> None:
+        wanted = op.attributes.get(lir.PRODUCTS)
+        if wanted is None:
+            return
+        if wanted != StringAttr("bf16"):
+            raise RlxError(f'{lir.PRODUCTS}: expected "bf16" or no such attribute, got {wanted}')
+        narrow: dict[SSAValue, SSAValue] = {}
+        for inner in list(op.walk()):
+            if isinstance(inner.parent_op(), mir.KernelOp):
+                continue
+            if isinstance(inner, mir.MatmulOp) and _has_many_rows(inner.input):
+                if inner.input not in narrow:
+                    narrow[inner.input] = _cast(inner.input, inner, InsertPoint.before(inner))
+                inner.operands[0] = narrow[inner.input]
+            elif isinstance(inner, mir.AttentionOp) and _has_many_rows(inner.query):
+                query = _cast(inner.query, inner, InsertPoint.before(inner))
+                head_dim, scale = inner.head_dim.value.data, inner.scale.value.data
+                new = mir.AttentionOp(query, inner.keys, inner.values, head_dim, scale)
+                new.attributes |= inner.attributes
+                Rewriter.insert_op(new, InsertPoint.before(inner))
+                Rewriter.replace_op(inner, [], [_cast(new.result, new, InsertPoint.after(new))])
