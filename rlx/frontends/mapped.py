@@ -25,21 +25,21 @@ class MappedFile(NamedTuple):
     """Of the file that was mapped, whatever its path means later."""
 
     @staticmethod
-    def open(path: Path) -> MappedFile:
-        """Map a file. Raises RlxError for one that is missing, empty, or not to be read."""
+    def open(path: Path, kind: str = "GGUF") -> MappedFile:
+        """Map a file of a kind. Raises RlxError for one that is missing, empty, or not readable."""
         try:
             # Before opening: opening a named pipe would wait for a writer.
             info = path.stat()
             if stat.S_ISDIR(info.st_mode):
                 raise RlxError(
-                    f"{path}: expected a GGUF file, found a directory; name the file in it"
+                    f"{path}: expected a {kind} file, found a directory; name the file in it"
                 )
             if not stat.S_ISREG(info.st_mode):
                 raise RlxError(f"{path}: expected a regular file, which can be mapped into memory")
             if info.st_size == 0:
                 raise RlxError(
-                    f"{path}: at byte 0: expected a GGUF file, found an empty file; download it "
-                    "again"
+                    f"{path}: at byte 0: expected a {kind} file, found an empty file; download "
+                    "it again"
                 )
             with path.open("rb") as file:
                 info = os.fstat(file.fileno())
@@ -47,7 +47,7 @@ class MappedFile(NamedTuple):
         # A ValueError: a NUL in the path, or a file emptied since.
         except (OSError, ValueError) as error:
             reason = error.strerror if isinstance(error, OSError) else error
-            raise RlxError(f"{path}: expected a readable GGUF file: {reason}") from error
+            raise RlxError(f"{path}: expected a readable {kind} file: {reason}") from error
 
     def changed(self) -> bool:
         """Return whether someone has written to the file since it was mapped."""
