@@ -18,6 +18,7 @@ from rlx.dialects.kinds import BinaryKind, CompareKind, ReduceKind, UnaryKind
 from rlx.dialects.named import NamedOp
 from rlx.dialects.primitives import SdpaOp
 from rlx.dialects.writer import Writer
+from rlx.ops import segments
 from rlx.ops.record import ATTENTION, FLOATS, ROWS, Array, Case, Record
 from rlx.ops.samples import Draw
 
@@ -394,6 +395,7 @@ RECORDS = (
         _expand_attention,
     ),
     Record(RopeOp, (OpKind.ROPE,), ROWS, FLOATS, _rope, _sample_rope, _expand_rope),
+    *segments.RECORDS,
 )
 
 Transformer = Dialect("transformer", [r.op for r in RECORDS], [])

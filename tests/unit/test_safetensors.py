@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -148,11 +147,10 @@ def test_every_cut_and_every_flipped_byte_is_an_error_or_a_file(tmp_path: Path):
     assert opens(whole)
     assert not any(opens(whole[:n]) for n in range(len(whole)))
     rng = np.random.default_rng(7)
-    changed: Callable[[int], bytes] = (
-        lambda i: (  # noqa: E731
-            whole[:i] + bytes([int(rng.integers(256))]) + whole[i + 1 :]
-        )
-    )
+
+    def changed(i: int) -> bytes:
+        return whole[:i] + bytes([int(rng.integers(256))]) + whole[i + 1 :]
+
     for _ in range(3):
         for i in range(len(whole) - 22):
             opens(changed(i))
