@@ -53,6 +53,12 @@ ROWS = 768
 _PACKING, _PULLING = 8, 32
 """Lines whose products take as long as to pack what they are multiplied with, or to compute it."""
 
+_SHARING = 32
+"""
+Columns whose products take as long as to wait, in a row, for the line of the result that two
+threads write to: the last column of one and the first of another are in the same.
+"""
+
 PULLED = (*MAPS, *MOVES, ConstantOp, IotaOp)
 """The operations that may make the operands of a product."""
 
@@ -255,20 +261,22 @@ class _Product:
         """
         Return whether threads share the rows, not the columns, and how many parts there are.
 
-        Those are shared that leave the thread with most of them less to do: its part, and the
-        packing of the other side, which each of them does for itself.
+        Those are shared that leave the thread with most of them less to do: its part, the packing
+        of the other side, which each of them does for itself, and lines that two of them write to.
         """
         f, t = self.body.f, self.tiling
         rows, columns = up(f, self.m, t.rows), up(f, self.n, t.columns)
 
-        def cost(parts: Value, step: int, other: Value, side: SSAValue) -> Value:
+        def cost(parts: Value, step: int, other: Value, side: SSAValue, more: int) -> Value:
             most = f.udiv(f.add(parts, f.sub(self.body.threads, 1)), self.body.threads)
-            packing = _PACKING if stored_as(self.body, side) is not None else _PULLING
-            return f.mul(f.add(f.mul(most, step), packing), other)
+            more += _PACKING if stored_as(self.body, side) is not None else _PULLING
+            return f.mul(f.add(f.mul(most, step), more), other)
 
         (lhs, _), (rhs, _) = self.sides
         by_rows = f.icmp(
-            "ule", cost(rows, t.rows, self.n, rhs), cost(columns, t.columns, self.m, lhs)
+            "ule",
+            cost(rows, t.rows, self.n, rhs, 0),
+            cost(columns, t.columns, self.m, lhs, _SHARING),
         )
         return by_rows, f.select(by_rows, rows, columns)
 

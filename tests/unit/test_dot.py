@@ -7,7 +7,7 @@ from functools import cache
 import numpy as np
 import pytest
 from bodies import Compiled, block_of, typed
-from kernels import levels
+from kernels import Buffer, levels
 from xdsl.dialects.builtin import DenseIntOrFPElementsAttr, f32, f64
 
 from rlx.dialects.common import tensor
@@ -192,6 +192,17 @@ def test_an_element_depends_on_its_row_and_column_alone(swapped: bool):
         own = w[:, -columns:] if swapped else np.ascontiguousarray(w[..., -columns:])
         (result,) = kernel([x[:, -rows:], own], 2, 0, b=1, m=rows, n=columns, k=700)
         np.testing.assert_array_equal(result, whole[:, -rows:, -columns:])
+
+
+@pytest.mark.parametrize("size", [256, 1021, 1024])
+def test_threads_share_the_rows_of_a_square(size: int):
+    """Columns would do as well, but for a line in each row that two threads write to."""
+    kernel = symbolic("host", np.float32, (False, False))
+    ins = [Buffer.of(np.ones((size, size), np.float32)) for _ in range(2)]
+    out = Buffer(4 * size * size)
+    kernel.kernel(*ins, out, 1, size, size, size, 1, 2)
+    rows = (out.array(np.float32, size, size) == size).sum(1)
+    assert set(rows) == {0, size}
 
 
 @pytest.mark.parametrize("level", LEVELS)
