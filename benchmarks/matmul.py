@@ -6,7 +6,7 @@ for all sizes, of which it knows only those that are 1. Every contestant works i
 own, which sleeps while another works; the order alternates from round to round, and a ratio is the
 median of those of the rounds. `--torch-python` names the interpreter of an environment with torch.
 
-    python benchmarks/matmul.py [--threads 1,2] [--rounds 9] [--only NAME] [--json FILE] [--update]
+    python benchmarks/matmul.py [--threads 1,2] [--rounds 15] [--only NAME] [--json FILE] [--update]
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from common import (
 )
 
 HERE = Path(__file__).resolve().parent
-SAMPLE_S = 0.03
+SAMPLE_S = 0.01
 """Seconds of calls that make one sample, whose mean is taken."""
 
 
@@ -190,7 +190,7 @@ def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[1])
     add = parser.add_argument
     add("--threads", default="1,2", metavar="N,M", help="default 1,2")
-    add("--rounds", type=int, default=9, metavar="N", help="default 9")
+    add("--rounds", type=int, default=15, metavar="N", help="default 15")
     add("--only", metavar="TEXT", help="cases whose name contains this")
     add("--torch-python", default=sys.executable, metavar="PYTHON")
     add("--json", metavar="FILE", help="keep every sample")
