@@ -58,7 +58,10 @@ one row more, before a product with quantised weights.
 """
 
 PRODUCTS = "rlx.products"
-"""Module attribute: `bf16` where products of many rows may round what they multiply to that."""
+"""
+Module attribute: `bf16` where products of many rows may round what they multiply to that,
+`bf16-weights` where their weights may be packed as that, too.
+"""
 
 MARKS = "rlx.marks"
 """Module attribute, of no value: every thread notes when it comes to each launch and barrier."""

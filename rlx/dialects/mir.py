@@ -109,6 +109,7 @@ class PackOp(IRDLOperation):
     A weight in the layout that kernels read: depends on weights only, so it runs once.
 
     That is panels for products (`!hir.packed`), or, where the type stays, the elements as they are.
+    Panels of a matrix of f32 or f16 may be of bf16.
     """
 
     name = "mir.pack"
@@ -117,9 +118,8 @@ class PackOp(IRDLOperation):
     traits = traits_def(Pure())
     assembly_format = "$input `:` type($input) `->` type($result) attr-dict"
 
-    def __init__(self, input: SSAValue, plain: bool = False):
-        type_ = input.type if plain else self.packed(input.type)
-        super().__init__(operands=[input], result_types=[type_])
+    def __init__(self, input: SSAValue, result: Attribute | None = None):
+        super().__init__(operands=[input], result_types=[result or self.packed(input.type)])
 
     @property
     def panels(self) -> bool:
@@ -131,10 +131,17 @@ class PackOp(IRDLOperation):
         element = PackedType(StringAttr(format_of(type_)))
         return tensor(dims_of(type_), element)
 
+    @staticmethod
+    def narrowed(type_: Attribute) -> TensorType[Attribute] | None:
+        """Return the type of panels of bf16, where they lose some bits of a weight."""
+        if format_of(type_) not in ("f32", "f16") or len(dims_of(type_)) != 2:
+            return None
+        return tensor(dims_of(type_), PackedType(StringAttr("bf16")))
+
     def verify_(self) -> None:
         if self.result.type == self.input.type:
             infer.check_element(self.name, self.input.type, infer.ELEMENTS)
-        else:
+        elif self.result.type != self.narrowed(self.input.type):
             shapes.expect(self, self.result.type, self.packed(self.input.type))
 
 

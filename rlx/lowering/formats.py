@@ -19,7 +19,8 @@ heads behind the last block. It takes about the bytes of its rows, and is rounde
     q4_k 1.03, q5_k 1.02, q3_k 1.04            scales of 6 bits are stored as bytes
 
 The bytes of q8_0 are stored biased, q + 128, because the x86 byte products want one unsigned
-operand. Float formats have 16 elements for each k. Rows beyond n are zero.
+operand. Float formats have 16 elements for each k; those of bf16 in pairs, two consecutive k of a
+row beside each other, which is what products of bf16 want. Rows beyond n are zero.
 """
 
 from __future__ import annotations
@@ -208,6 +209,25 @@ def load_float(f: Function, name: str, pointer: Value, lanes: int) -> Value:
     return f.cast("bitcast", wide, vec(lanes, "float"))
 
 
+def load_column(f: Function, name: str, panel: Value, k: Index) -> Value:
+    """Load a panel's 16 elements of a float format at k as f32."""
+    k = i64(k) if isinstance(k, int) else k
+    if name != "bf16":
+        return load_float(f, name, f.at(panel, k, FORMATS[name].block_step), PANEL)
+    pairs = f.load(vec(PANEL, "i32"), f.at(panel, f.lshr(k, 1), 4 * PANEL))
+    odd = f.splat(f.cast("trunc", f.shl(f.and_(k, 1), 4), "i32"), PANEL)
+    return f.cast("bitcast", f.shl(f.lshr(pairs, odd), 16), vec(PANEL, "float"))
+
+
+def element_at(f: Function, name: str, lane: Value, k: Value) -> Value:
+    """Return the byte offset in a panel of a float format of a row's element."""
+    size = FORMATS[name].block_bytes
+    if name != "bf16":
+        return f.mul(f.add(f.mul(k, PANEL), lane), size)
+    pair = f.add(f.mul(f.lshr(k, 1), PANEL), lane)
+    return f.mul(f.add(f.mul(pair, 2), f.and_(k, 1)), size)
+
+
 def load_half(f: Function, pointer: Value) -> Value:
     """Load an f16 of each of 16 rows as f32."""
     return half_to_float(f, f.load(vec(PANEL, "i16"), pointer, align=2))
@@ -311,10 +331,9 @@ def emit_unpack_row(f: Function, name: str, packed: Value, row: Value, k: int, d
     panel = f.at(packed, f.lshr(row, 4), panel_bytes(name, k))
     lane = f.and_(row, PANEL - 1)
     if not form.quantised:
-        elements = f.at(panel, lane, form.block_bytes)
 
         def element(i: Value, _: list[Value]) -> list[Value]:
-            value = load_float(f, name, f.at(elements, i, form.block_step), 1)
+            value = load_float(f, name, f.at(panel, element_at(f, name, lane, i)), 1)
             f.store(value, f.at(dst, i, 4))
             return []
 

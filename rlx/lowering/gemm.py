@@ -107,7 +107,8 @@ def _emit_unit(
             stale = f.or_(f.icmp("eq", r0, 0), f.icmp("ult", block, p.k))
             f.if_(stale, lambda: p.fill(sources, panels, k0, length) or [])
             start = f.at(f.at(a, r0, p.stride), k0, 4 if p.element == "float" else 2)
-            p.cover(start, panels, sums, count, length, f.icmp("ne", k0, 0), rows)
+            operands = p.operands(sources, panels, k0)
+            p.cover(start, operands, sums, count, length, f.icmp("ne", k0, 0), rows)
             return [f.add(k0, length)]
 
         f.while_([i64(0)], lambda carried: f.icmp("slt", carried[0], p.k), k_block)

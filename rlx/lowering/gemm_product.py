@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from rlx.lowering.contract import Group
 from rlx.lowering.emitter import Function
@@ -17,6 +18,9 @@ SCRATCH = 256 * 1024
 
 LINE = 4 * PANEL
 """Bytes of a panel's sums of one row."""
+
+Source: TypeAlias = tuple[str, Value]
+"""The format of a packed panel, and where it is."""
 
 SUMS = f"<{PANEL} x float>"
 
@@ -69,16 +73,18 @@ class Product(ABC):
         """Return the rows whose sums are kept: many, where each chunk dequantises anew."""
 
     @abstractmethod
-    def fill(
-        self, sources: Sequence[tuple[str, Value]], panels: Value, k0: Value, length: Value
-    ) -> None:
-        """Dequantise [k0, k0 + length) of a unit's panels, given by their formats."""
+    def fill(self, sources: Sequence[Source], panels: Value, k0: Value, length: Value) -> None:
+        """Dequantise [k0, k0 + length) of a unit's panels."""
+
+    @abstractmethod
+    def operands(self, sources: Sequence[Source], panels: Value, k0: Value) -> list[Value]:
+        """Return where tiles find each panel from k0 on, once they are filled."""
 
     @abstractmethod
     def cover(
         self,
         a: Value,
-        panels: Value,
+        operands: Sequence[Value],
         sums: Value,
         rows: Value,
         length: Value,

@@ -20,9 +20,10 @@ from rlx.lowering.formats import (
     chunk_pointers,
     chunk_scales,
     heads_at,
+    load_column,
     load_float,
 )
-from rlx.lowering.gemm_product import LINE, SCRATCH, SUMS, Product
+from rlx.lowering.gemm_product import LINE, SCRATCH, SUMS, Product, Source
 from rlx.lowering.target import PANEL, Target
 from rlx.lowering.values import Value, i64
 
@@ -71,9 +72,7 @@ class RegisterProduct(Product):
         largest = _heights(self.f.target)[0]
         return rows // largest * largest
 
-    def fill(
-        self, sources: Sequence[tuple[str, Value]], panels: Value, k0: Value, length: Value
-    ) -> None:
+    def fill(self, sources: Sequence[Source], panels: Value, k0: Value, length: Value) -> None:
         """Dequantise panels, those of a tile side by side for each k."""
         f = self.f
         for i, (name, source) in enumerate(sources):
@@ -90,17 +89,21 @@ class RegisterProduct(Product):
                 count,
             )
 
+    def operands(self, sources: Sequence[Source], panels: Value, k0: Value) -> list[Value]:
+        """Return where all panels are, which lie in one place."""
+        return [panels]
+
     def cover(
         self,
         a: Value,
-        panels: Value,
+        operands: Sequence[Value],
         sums: Value,
         rows: Value,
         length: Value,
         more: Value,
         all_rows: Value,
     ) -> None:
-        self.f.call(_cover(self), "void", a, panels, sums, rows, length, more)
+        self.f.call(_cover(self), "void", a, *operands, sums, rows, length, more)
 
 
 def _cover(p: RegisterProduct) -> str:
@@ -139,7 +142,7 @@ def _filler(module: Module, name: str, wide: int) -> str:
         panel, heads, out, blocks = f.params
 
         def element(i: Value, _: list[Value]) -> list[Value]:
-            value = load_float(f, name, f.at(panel, i, form.block_step), PANEL)
+            value = load_column(f, name, panel, i)
             f.store(value, f.at(out, i, wide * LINE), align=64)
             return []
 

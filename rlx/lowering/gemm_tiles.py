@@ -1,9 +1,10 @@
 """
 Products of bf16 rows on the matrix unit, with sums in f32.
 
-A unit is dequantised to the tiles that the unit wants: `[k / 32][panels of a tile]`, each the pairs
-of 32 k and 16 outputs, 1 KB. A block of two tiles of rows and two of panels takes four loads for
-four products, and the loads hide behind them. Rows are read as they lie.
+A panel is dequantised to the tiles that the unit wants, `[k / 32]` times the pairs of 32 k and 16
+outputs, 1 KB; panels of bf16 are packed like that already. A block of two tiles of rows and two of
+panels takes four loads for four products, and the loads hide behind them. Rows are read as they
+lie.
 
 K that is no multiple of 32 has a last step that begins 32 before its end: the weights of what the
 step before has taken in are zero there.
@@ -24,9 +25,9 @@ from rlx.lowering.formats import (
     chunk_pointers,
     chunk_scales,
     heads_at,
-    load_float,
+    load_column,
 )
-from rlx.lowering.gemm_product import LINE, SCRATCH, SUMS, Product
+from rlx.lowering.gemm_product import LINE, SCRATCH, SUMS, Product, Source
 from rlx.lowering.target import PANEL, Target
 from rlx.lowering.values import Value, i64
 
@@ -79,29 +80,44 @@ class TileProduct(Product):
     def end(self) -> None:
         amx.release(self.f)
 
-    def fill(
-        self, sources: Sequence[tuple[str, Value]], panels: Value, k0: Value, length: Value
-    ) -> None:
+    def fill(self, sources: Sequence[Source], panels: Value, k0: Value, length: Value) -> None:
         f = self.f
-        for i, (name, source) in enumerate(sources):
+        for (name, source), out in zip(sources, self._filled(panels), strict=True):
+            if self._is_ready(name):
+                continue
             form = FORMATS[name]
             first = f.udiv(k0, form.block)
-            tile, place = divmod(i, self.wide)
-            at = tile * self.panels_bytes // self.across * self.wide + place * amx.TILE_BYTES
             heads = f.at(source, heads_at(f, form, self.k // form.block))
             f.call(
-                _filler(f.module, name, self.wide),
+                _filler(f.module, name),
                 "void",
                 f.at(source, first, form.block_step),
                 f.at(heads, first, form.head_step),
-                f.at(panels, at),
+                out,
                 length,
             )
+
+    def operands(self, sources: Sequence[Source], panels: Value, k0: Value) -> list[Value]:
+        """Return where each panel's tiles are: where it was filled, or the panel itself."""
+        filled = self._filled(panels)
+        return [
+            self.f.at(source, k0, self.per_k) if self._is_ready(name) else out
+            for (name, source), out in zip(sources, filled, strict=True)
+        ]
+
+    def _filled(self, panels: Value) -> list[Value]:
+        """Return where each panel of a unit is filled."""
+        size = self.panels_bytes // self.across
+        return [self.f.at(panels, i * size) for i in range(self.across)]
+
+    def _is_ready(self, name: str) -> bool:
+        """Return whether panels of a format are tiles as they are packed: pairs of bf16."""
+        return name == "bf16" and self.k % amx.DEPTH == 0
 
     def cover(
         self,
         a: Value,
-        panels: Value,
+        operands: Sequence[Value],
         sums: Value,
         rows: Value,
         length: Value,
@@ -109,7 +125,7 @@ class TileProduct(Product):
         all_rows: Value,
     ) -> None:
         few = self.f.icmp("ult", all_rows, _HIGH)
-        self.f.call(_cover(self), "void", a, panels, sums, rows, length, more, few)
+        self.f.call(_cover(self), "void", a, *operands, sums, rows, length, more, few)
 
 
 def _configure(f: Function, rows: Value) -> None:
@@ -129,13 +145,13 @@ def _cover(p: TileProduct) -> str:
     """
 
     def body(f: Function) -> None:
-        a, panels, sums, rows, length, more, few = f.params
+        a, *panels, sums, rows, length, more, few = f.params
 
         def block(r: Value, high: int) -> None:
             for tile in range(p.across // p.wide):
-                b = f.at(panels, tile * (p.panels_bytes // p.across * p.wide))
+                b = panels[tile * p.wide : (tile + 1) * p.wide]
                 c = f.at(f.at(sums, r, p.across * LINE), tile * p.wide * LINE)
-                f.call(_tile(p, high), "void", f.at(a, r, p.stride), b, c, length, more)
+                f.call(_tile(p, high), "void", f.at(a, r, p.stride), *b, c, length, more)
 
         whole = f.and_(rows, -_HIGH)
         f.for_(0, whole, _HIGH, [], lambda r, _: block(r, 2) or [])
@@ -157,7 +173,7 @@ def _cover(p: TileProduct) -> str:
         f.if_(f.icmp("ne", left, 0), rest)
         f.ret()
 
-    pointers = [("ptr", name) for name in ("a", "panels", "sums")]
+    pointers = [("ptr", name) for name in ("a", *_names(p.across), "sums")]
     params = [*pointers, ("i64", "rows"), ("i64", "length"), ("i1", "more"), ("i1", "few")]
     name = f"gemm.tiles_{p.k}_{p.stride}_{p.across}_{p.wide}"
     return p.f.module.once(name, params, body)
@@ -172,7 +188,7 @@ def _tile(p: TileProduct, high: int) -> str:
     ragged = p.k % amx.DEPTH != 0
 
     def body(f: Function) -> None:
-        a, b, c, k, more = f.params
+        a, *b, c, k, more = f.params
         across = p.across * LINE
         sums = [
             (_SUM + 2 * r + w, f.at(c, r * amx.ROWS * across + w * LINE))
@@ -195,8 +211,7 @@ def _tile(p: TileProduct, high: int) -> str:
             for r in range(high):
                 amx.load(f, _A + r, f.at(f.at(a, at, 2), r * amx.ROWS * p.stride), p.stride, True)
             for w in range(p.wide):
-                place = f.at(f.at(b, i, p.wide * LINE // 2), w * amx.TILE_BYTES)
-                amx.load(f, _B + w, place, amx.ROW_BYTES)
+                amx.load(f, _B + w, f.at(b[w], i, LINE // 2), amx.ROW_BYTES)
             for r in range(high):
                 for w in range(p.wide):
                     amx.multiply(f, _SUM + 2 * r + w, _A + r, _B + w)
@@ -209,8 +224,12 @@ def _tile(p: TileProduct, high: int) -> str:
         f.ret()
 
     name = f"gemm.block_{high}x{p.wide}_{p.stride}_{p.across}_{int(ragged)}"
-    params = [("ptr", "a"), ("ptr", "b"), ("ptr", "c"), ("i64", "k"), ("i1", "more")]
-    return p.f.module.once(name, params, body)
+    pointers = [("ptr", name) for name in ("a", *_names(p.wide), "c")]
+    return p.f.module.once(name, [*pointers, ("i64", "k"), ("i1", "more")], body)
+
+
+def _names(count: int) -> list[str]:
+    return [f"b{i}" for i in range(count)]
 
 
 def _start(f: Function, i: Value, length: Value) -> Value:
@@ -218,8 +237,8 @@ def _start(f: Function, i: Value, length: Value) -> Value:
     return f.intrinsic("smin", "i64", i, f.sub(length, amx.DEPTH))
 
 
-def _filler(module: Module, name: str, wide: int) -> str:
-    """Return a function that writes `length` of a panel's k as tiles, every `wide` tiles."""
+def _filler(module: Module, name: str) -> str:
+    """Return a function that writes `length` of a panel's k as tiles."""
 
     def body(f: Function) -> None:
         form = FORMATS[name]
@@ -229,7 +248,7 @@ def _filler(module: Module, name: str, wide: int) -> str:
             at, head, place = chunk_pointers(f, form, panel, heads, i)
             scales = chunk_scales(f, form, head, block_scale(f, form, head), place)
             columns = chunk_columns(f, form, at, scales)
-            to = f.at(out, i, wide * amx.TILE_BYTES)
+            to = f.at(out, i, amx.TILE_BYTES)
             for j in range(amx.ROWS):
                 pair = amx.pairs(f, *columns[2 * j : 2 * j + 2])
                 f.store(pair, f.at(to, j * amx.ROW_BYTES), align=64)
@@ -238,14 +257,14 @@ def _filler(module: Module, name: str, wide: int) -> str:
         def floats(i: Value, _: list[Value]) -> list[Value]:
             """Write a tile; of the last one the k that are not in the one before."""
             first = _start(f, i, length)
-            to = f.at(out, i, wide * LINE // 2)
+            to = f.at(out, i, LINE // 2)
 
             def pair(j: Value, _: list[Value]) -> list[Value]:
                 at = [f.add(first, f.add(f.mul(j, 2), n)) for n in range(2)]
                 columns = [
                     f.select(
                         f.splat(f.icmp("sge", k, i), PANEL),
-                        load_float(f, name, f.at(panel, k, form.block_step), PANEL),
+                        load_column(f, name, panel, k),
                         f.zero(SUMS),
                     )
                     for k in at
@@ -262,4 +281,4 @@ def _filler(module: Module, name: str, wide: int) -> str:
         f.ret()
 
     params = [("ptr", "panel"), ("ptr", "heads"), ("ptr", "out"), ("i64", "length")]
-    return module.once(f"gemm.tiles_of_{name}_{wide}", params, body)
+    return module.once(f"gemm.tiles_of_{name}", params, body)

@@ -30,7 +30,7 @@ from rlx.lowering.formats import (
     chunk_scales,
     group_bytes,
     heads_at,
-    load_float,
+    load_column,
     load_words,
     panel_bytes,
 )
@@ -356,7 +356,7 @@ def _emit_float(f: Function, name: str) -> None:
 
     def product(i: Value, acc: Value, ahead: int = 0) -> Value:
         x = f.load("float", f.at(f.at(row, i, 4), 4 * ahead))
-        w = load_float(f, name, f.at(f.at(panel, i, step), step * ahead), PANEL)
+        w = load_column(f, name, panel, f.add(i, ahead))
         return f.fma(w, f.splat(x, PANEL), acc)
 
     def eight(i: Value, acc: list[Value]) -> list[Value]:

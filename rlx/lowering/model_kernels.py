@@ -316,7 +316,8 @@ def _emit_pack(body: Body) -> None:
         return
     if len(dims) != 2:
         raise RlxError(f"pack: expected a matrix or a vector of f32, got {spell(op.input.type)}")
-    emit_pack(f, name, source, out, body.size(dims[0]), k, body.tid, body.threads)
+    panels = format_of(op.result.type)
+    emit_pack(f, panels, source, out, body.size(dims[0]), k, body.tid, body.threads, name)
 
 
 def _copy_bytes(body: Body, source: Value, out: Value, size: int) -> None:

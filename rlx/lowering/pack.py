@@ -11,9 +11,19 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from rlx.lowering.emitter import Function
-from rlx.lowering.formats import CHUNK, FORMATS, GROUPS, Format, format_named, heads_at
+from rlx.lowering.formats import (
+    CHUNK,
+    FORMATS,
+    GROUPS,
+    Format,
+    element_at,
+    format_named,
+    half_to_float,
+    heads_at,
+)
 from rlx.lowering.target import PANEL
 from rlx.lowering.values import Index, Value, i64
+from rlx.lowering.vmath_cast import convert
 
 _ONES = 0x01010101
 
@@ -122,13 +132,23 @@ _RAW = {
 
 
 def emit_pack(
-    f: Function, name: str, src: Value, dst: Value, n: Index, k: Index, tid: Value, nth: Value
+    f: Function,
+    name: str,
+    src: Value,
+    dst: Value,
+    n: Index,
+    k: Index,
+    tid: Value,
+    nth: Value,
+    given: str | None = None,
 ) -> None:
     """
     Emit the packing of a [n, k] weight in GGUF's layout at `src` into panels at `dst`.
 
-    Thread `tid` of `nth` packs its share of the panels. Nothing is assumed of src's alignment.
+    The weight is of the format `given`, f32 or f16, where it is rounded to `name`, bf16. Thread
+    `tid` of `nth` packs its share of the panels. Nothing is assumed of src's alignment.
     """
+    given = given or name
     form = format_named(name, k if isinstance(k, int) else FORMATS[name].block)
     rows, blocks = _index(n), f.udiv(_index(k), form.block)
     size = f.and_(f.add(f.mul(blocks, form.step), 63), -64)
@@ -141,11 +161,11 @@ def emit_pack(
 
         def row(r: Value, _: list[Value]) -> list[Value]:
             number = f.add(f.mul(p, PANEL), r)
-            source = f.at(src, f.mul(number, blocks), form.block_bytes)
+            source = f.at(src, f.mul(number, blocks), FORMATS[given].block_bytes)
             present = f.icmp("slt", number, rows)
             f.if_(
                 present,
-                lambda: _pack_row(f, form, source, out, r, blocks),
+                lambda: _pack_row(f, form, given, source, out, r, blocks),
                 lambda: _clear_row(f, form, out, r, blocks),
             )
             return []
@@ -159,11 +179,11 @@ def emit_pack(
 
 
 def _pack_row(
-    f: Function, form: Format, source: Value, out: Value, lane: Value, blocks: Value
+    f: Function, form: Format, given: str, source: Value, out: Value, lane: Value, blocks: Value
 ) -> list[Value]:
     """Scatter a row's blocks over a lane of its panel."""
     if not form.quantised:
-        return _each_element(f, form, out, lane, blocks, source)
+        return _each_element(f, form, out, lane, blocks, _reader(form, given, source))
     raw = _RAW[form.name]
 
     def block(b: Value, _: list[Value]) -> list[Value]:
@@ -240,18 +260,43 @@ def _clear_row(f: Function, form: Format, out: Value, lane: Value, blocks: Value
 
 
 def _each_element(
-    f: Function, form: Format, out: Value, lane: Value, blocks: Value, source: Value | None
+    f: Function,
+    form: Format,
+    out: Value,
+    lane: Value,
+    blocks: Value,
+    load: Callable[[Function, Value], Value] | None,
 ) -> list[Value]:
-    """Copy a row's elements, or zeros, to a lane of its panel."""
+    """Write a row's elements, or zeros, to a lane of its panel."""
     size = form.block_bytes
     type_ = f"i{8 * size}"
 
     def element(i: Value, _: list[Value]) -> list[Value]:
-        value = f.load(type_, f.at(source, i, size), align=1) if source else Value(type_, "0")
-        f.store(value, f.at(f.at(out, i, form.block_step), lane, size), align=size)
+        value = load(f, i) if load else Value(type_, "0")
+        f.store(value, f.at(out, element_at(f, form.name, lane, i)), align=size)
         return []
 
-    return f.for_(0, blocks, 1, [], element)
+    f.for_(0, blocks, 1, [], element)
+    if form.name == "bf16":
+        # The last pair of an odd number has one element; this writes the other.
+        odd = f.icmp("ne", f.and_(blocks, 1), 0)
+        last = f.at(out, element_at(f, form.name, lane, blocks))
+        f.if_(odd, lambda: f.store(Value(type_, "0"), last, align=size) or [])
+    return []
+
+
+def _reader(form: Format, given: str, source: Value) -> Callable[[Function, Value], Value]:
+    """Return what loads a row's i-th element, of the format `given`, as the bits of `form`."""
+    size = FORMATS[given].block_bytes
+
+    def load(f: Function, i: Value) -> Value:
+        bits = f.load(f"i{8 * size}", f.at(source, i, size), align=1)
+        if form.name == given:
+            return bits
+        number = half_to_float(f, bits) if given == "f16" else f.cast("bitcast", bits, "float")
+        return f.cast("bitcast", convert(f, number, "bfloat"), "i16")
+
+    return load
 
 
 def _index(n: Index) -> Value:

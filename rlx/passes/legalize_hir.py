@@ -144,7 +144,7 @@ def _pack_as_is(load: mir.LoadWeightOp) -> None:
             f"legalize-hir: {uses[0].operation.name} reads the quantised weight "
             f"{load.weight}, {spell(load.result.type)}: use it in a linear, a glu or an embedding",
         )
-    pack = mir.PackOp(load.result, plain=True)
+    pack = mir.PackOp(load.result, load.result.type)
     pack.result.name_hint = load.result.name_hint
     Rewriter.insert_op(pack, InsertPoint.after(load))
     for use in uses:

@@ -34,6 +34,18 @@ def _has_many_rows(value: SSAValue) -> bool:
     return element_of(value.type) == f32 and dims_of(value.type)[0] != 1
 
 
+def _narrow_weight(pack: mir.PackOp) -> None:
+    """Let a weight's panels be of bf16 where all that reads them rounds them to it."""
+    narrow = mir.PackOp.narrowed(pack.input.type)
+    users = [use.operation for use in pack.result.uses]
+    if narrow is None or not pack.panels:
+        return
+    if all(isinstance(u, mir.MatmulOp) and element_of(u.input.type) == bf16 for u in users):
+        new = mir.PackOp(pack.input, narrow)
+        new.attributes |= pack.attributes
+        Rewriter.replace_op(pack, new)
+
+
 @dataclass(frozen=True)
 class NarrowProductsPass(ModulePass):
     """
@@ -42,7 +54,8 @@ class NarrowProductsPass(ModulePass):
     %y = mir.matmul %x, %w
         --> %0 = mir.cast %x -> bf16; %y = mir.matmul %0, %w
 
-    It does so where the module's `rlx.products` is "bf16", and nothing where that is missing.
+    It does so where the module's `rlx.products` is "bf16", and nothing where that is missing. With
+    "bf16-weights" matrices of f32 and f16 are packed as bf16 too, where nothing else reads them.
     Operations that are in a kernel already, and those of one row, stay.
     """
 
@@ -52,8 +65,9 @@ class NarrowProductsPass(ModulePass):
         wanted = op.attributes.get(lir.PRODUCTS)
         if wanted is None:
             return
-        if wanted != StringAttr("bf16"):
-            raise RlxError(f'{lir.PRODUCTS}: expected "bf16" or no such attribute, got {wanted}')
+        known = StringAttr("bf16"), StringAttr("bf16-weights")
+        if wanted not in known:
+            raise RlxError(f"{lir.PRODUCTS}: expected {known[0]} or {known[1]}, got {wanted}")
         narrow: dict[SSAValue, SSAValue] = {}
         for inner in list(op.walk()):
             if isinstance(inner.parent_op(), mir.KernelOp):
@@ -69,3 +83,7 @@ class NarrowProductsPass(ModulePass):
                 new.attributes |= inner.attributes
                 Rewriter.insert_op(new, InsertPoint.before(inner))
                 Rewriter.replace_op(inner, [], [_cast(new.result, new, InsertPoint.after(new))])
+        if wanted == StringAttr("bf16-weights"):
+            for inner in list(op.walk()):
+                if isinstance(inner, mir.PackOp):
+                    _narrow_weight(inner)

@@ -111,6 +111,8 @@ class Schedule:
         if not isinstance(source, Member) or source.packed:
             raise IrError(op, "plan-lir: expected a weight to pack")
         symbol = source.symbol if op.panels else plain(source.symbol)
+        if op.result.type == mir.PackOp.narrowed(op.input.type):
+            symbol = narrowed(source.symbol)
         self._use(symbol, layers if source.layered else None)
         self.env[op.result] = Member(symbol, op.result.type, source.layered, plain=not op.panels)
 
@@ -374,6 +376,11 @@ class Schedule:
 def plain(symbol: str) -> str:
     """Return the name of a weight's elements as they are, beside its panels."""
     return f"{symbol}.plain"
+
+
+def narrowed(symbol: str) -> str:
+    """Return the name of a weight's panels of bf16, beside those of its own format."""
+    return f"{symbol}.bf16"
 
 
 def byte_offset(op: mir.ReshapeOp | mir.SliceOp) -> int | None:

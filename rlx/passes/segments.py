@@ -21,7 +21,7 @@ from rlx.dialects.common import (
 from rlx.lowering.formats import packed_bytes
 from rlx.passes.buffers import size_of
 from rlx.passes.diagnostics import IrError
-from rlx.passes.schedule import Schedule, plain
+from rlx.passes.schedule import Schedule, narrowed, plain
 from rlx.passes.steps import Item, Loop, Member, Step
 
 ALIGNMENT = 64
@@ -81,10 +81,9 @@ def _aligned(size: int) -> int:
 
 def layouts(op: hir.WeightOp) -> list[tuple[str, TensorType[Attribute]]]:
     """Return the symbols and types of a weight's panels, and of its elements as they are."""
-    return [
-        (op.sym_name.data, mir.PackOp.packed(op.type)),
-        (plain(op.sym_name.data), op.type),
-    ]
+    found = [(op.sym_name.data, mir.PackOp.packed(op.type)), (plain(op.sym_name.data), op.type)]
+    narrow = mir.PackOp.narrowed(op.type)
+    return [*found, (narrowed(op.sym_name.data), narrow)] if narrow is not None else found
 
 
 def member_bytes(op: Operation, type_: Attribute) -> int:
@@ -107,7 +106,7 @@ def packing(schedule: Schedule, weights: Sequence[hir.WeightOp]) -> list[Item]:
             if layers is None:
                 continue
             block = Block(arg_types=[op.type])
-            pack = mir.PackOp(block.args[0], plain=type_ == op.type)
+            pack = mir.PackOp(block.args[0], type_)
             block.add_ops([pack, mir.YieldOp(pack.result)])
             kernel = schedule.kernels.add("pack", block)
             source = Member(symbol, op.type, op.is_family, packed=False)

@@ -152,9 +152,11 @@ def _check_member(program: Program, op: lir.RefOp | lir.SourceOp) -> None:
     found = program.symbols.get(name)
     if isinstance(op, lir.SourceOp):
         found = program.lookup(op, op.symbol, lir.WeightOp)
-        # The weight is declared with its packed type; its file has the same, not yet packed.
+        # The weight is declared with its packed type; its file has the same, not yet packed, or
+        # more digits.
         same = dims_of(op.result.type) == dims_of(found.type)
         same = same and format_of(op.result.type) == format_of(found.type)
+        same = same or mir.PackOp.narrowed(op.result.type) == found.type
     else:
         if not isinstance(found, lir.StateOp):
             found = program.lookup(op, op.symbol, lir.WeightOp)

@@ -103,6 +103,30 @@ def expected_panel(weight: np.ndarray, name: str, n: int, k: int) -> np.ndarray:
     return words.swapaxes(0, 1).reshape(-1, form.chunks, form.words, 16)
 
 
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("given", ["f32", "f16"])
+def test_pack_rounds_to_bf16(given: str, level: str):
+    """A panel has the pairs of rows beside each other; an odd k leaves a zero at its end."""
+    rng = np.random.default_rng(3)
+
+    def body(f: Function) -> None:
+        src, dst, n, k, tid, nth = f.params
+        emit_pack(f, "bf16", src, dst, n, k, tid, nth, given)
+
+    params = [(t, p) for t, p in zip(["ptr"] * 2 + ["i64"] * 4, "sdnkth", strict=True)]
+    kernel = compile_kernel(level, params, body)
+    for n, k in ((1, 1), (17, 6), (40, 33)):
+        raw, values = random_weight(rng, given, n, k)
+        buffer = Buffer(packed_bytes("bf16", n, k))
+        for tid in range(2):
+            kernel(Buffer.of(raw, offset=1), buffer, n, k, tid, 2)
+        wanted = np.zeros((-(-n // 16) * 16, k + k % 2), bfloat16)
+        wanted[:n, :k] = values.astype(np.float32).astype(bfloat16)
+        panels = buffer.array(bfloat16, -(-n // 16), panel_bytes("bf16", k) // 2)
+        got = panels[:, : wanted.shape[1] * 16].reshape(-1, wanted.shape[1] // 2, 16, 2)
+        np.testing.assert_array_equal(got.transpose(0, 2, 1, 3).reshape(wanted.shape), wanted)
+
+
 QUANTISED = [name for name, form in FORMATS.items() if form.quantised]
 
 
