@@ -360,6 +360,7 @@ class Function:
         """Store a value; past the caches where `streaming`, which wants `align` to be its size."""
         hint = ", !nontemporal !0" if streaming else ""
         self.module.streams |= streaming
+        a = self._as_bits(a)
         self.line(f"store {a.type} {a.name}, ptr {pointer.name}, align {align}{hint}")
 
     def load_masked(self, type_: str, pointer: Value, mask: Value, align: int = 4) -> Value:
@@ -369,7 +370,12 @@ class Function:
             "masked.load", type_, pointer, mask, zero, align=align, suffixes=[type_, "ptr"]
         )
 
+    def _as_bits(self, a: Value) -> Value:
+        """Return bf16 as integers: where LLVM takes a store apart it rounds each by a function."""
+        return self.cast("bitcast", a, vec(a.lanes, "i16")) if a.element == "bfloat" else a
+
     def store_masked(self, a: Value, pointer: Value, mask: Value, align: int = 4) -> None:
+        a = self._as_bits(a)
         if mask == self.vector("i1", [1] + [0] * (mask.lanes - 1)):
             # LLVM 22 writes all bytes of the wider element that a narrow lone one was cut from.
             self.store(self.extract(a, 0), pointer, align)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.ir import Operation
@@ -51,7 +51,7 @@ def manifest_of(module: ModuleOp) -> Manifest:
         ),
         inputs=tuple(_io(op, kernels) for op in ops if isinstance(op, lir.InputOp)),
         outputs=tuple(_io(op, kernels) for op in ops if isinstance(op, lir.OutputOp)),
-        weights=tuple(_weight(op) for op in module.ops if isinstance(op, lir.WeightOp)),
+        weights=_weights(module, program),
         states=tuple(
             (op.sym_name.data, op.offset.value.data, op.stride.value.data)
             for op in module.ops
@@ -146,11 +146,18 @@ def _io(op: lir.InputOp | lir.OutputOp, kernels: dict[str, lir.KernelOp]) -> Io:
     return Io(op.io_name.data, dtype, dims_of(op.result.type), bound)
 
 
-def _weight(op: lir.WeightOp) -> Weight:
+def _weights(module: ModuleOp, program: lir.ProgramOp) -> tuple[Weight, ...]:
+    """Return the weights, with the formats of their sources where these are packed."""
+    sources = (op for op in program.body.walk() if isinstance(op, lir.SourceOp))
+    formats = {op.symbol.root_reference.data: format_of(op.result.type) for op in sources}
+    return tuple(_weight(op, formats) for op in module.ops if isinstance(op, lir.WeightOp))
+
+
+def _weight(op: lir.WeightOp, formats: Mapping[str, str]) -> Weight:
     shape = tuple(d for d in dims_of(op.type) if isinstance(d, int))
     return Weight(
         op.key.data,
-        format_of(op.type),
+        formats.get(op.sym_name.data, format_of(op.type)),
         shape,
         op.offset.value.data,
         op.stride.value.data,

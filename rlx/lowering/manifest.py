@@ -76,6 +76,7 @@ class Weight(NamedTuple):
 
     key: str
     format: str
+    """Of the source, whose elements packing may round."""
     shape: tuple[int, ...]
     offset: int
     stride: int

@@ -1,0 +1,54 @@
+"""Products of many rows with bf16 operands, from HIR to what the program gives."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from kernels import levels, nmse, on_threads
+from ml_dtypes import bfloat16
+
+from rlx.lowering.gemm_tiles import has_tiles
+from rlx.lowering.target import Target
+
+PROGRAM = """
+builtin.module attributes {{rlx.products = "{products}", rlx.dims = #hir.dim_table<m = 0 to 600>}} {{
+  hir.weight @up "up" : tensor<{n}x{k}xf32>
+  hir.weight @down "down" : tensor<{k}x{n}xf32>
+  func.func @main(%x : tensor<?x{k}xf32, #hir.dims<m, _>> {{hir.name = "x"}})
+      -> (tensor<?x{k}xf32, #hir.dims<m, _>> {{hir.name = "y"}}) {{
+    %u = hir.load_weight @up : tensor<{n}x{k}xf32>
+    %d = hir.load_weight @down : tensor<{k}x{n}xf32>
+    %a = hir.linear %x, %u : tensor<?x{k}xf32, #hir.dims<m, _>>, tensor<{n}x{k}xf32>
+        -> tensor<?x{n}xf32, #hir.dims<m, _>>
+    %b = mir.unary silu %a : tensor<?x{n}xf32, #hir.dims<m, _>>
+    %c = hir.linear %b, %d : tensor<?x{n}xf32, #hir.dims<m, _>>, tensor<{k}x{n}xf32>
+        -> tensor<?x{k}xf32, #hir.dims<m, _>>
+    %y = mir.binary add %x, %c : tensor<?x{k}xf32, #hir.dims<m, _>>
+    func.return %y : tensor<?x{k}xf32, #hir.dims<m, _>>
+  }}
+}}
+"""
+
+
+def rounded(x: np.ndarray) -> np.ndarray:
+    return x.astype(np.float32).astype(bfloat16).astype(np.float64)
+
+
+@pytest.mark.parametrize("level", levels())
+@pytest.mark.parametrize("products", ["bf16", "bf16-weights"])
+@pytest.mark.parametrize(("n", "k"), [(96, 64), (33, 47), (1600, 384)])
+def test_two_products(products: str, n: int, k: int, level: str):
+    rng = np.random.default_rng(n)
+    up, down = (rng.standard_normal(s).astype(np.float32) / s[1] ** 0.5 for s in ((n, k), (k, n)))
+    text = PROGRAM.format(products=products, n=n, k=k)
+    one, two = on_threads(text, level, weights={"up": up, "down": down})
+    tiles = has_tiles(Target.named(level), k)
+    weights = [rounded(w) if tiles or products != "bf16" else w for w in (up, down)]
+    for m in (0, 1, 31, 33, 100, 600):
+        x = rng.standard_normal((m, k)).astype(np.float32)
+        given = one(x)
+        np.testing.assert_array_equal(two(x), given)
+        a = rounded(x) @ weights[0].T
+        expected = x + rounded(a / (1 + np.exp(-a))) @ weights[1].T
+        # A number that is nearly halfway between two of bf16 may fall to either side.
+        assert not m or nmse(given, expected) < 1e-7
