@@ -128,6 +128,7 @@ def emit_contraction(body: Body) -> None:
         c.weights, body.tid, body.threads,
         lambda _, g, row, panel, values: store(g, row, panel, values),
         element="bfloat" if narrow else "float",
+        ahead=lambda _, g, row, panel: programs[g].ahead(row, panel),
     )  # fmt: skip
 
 

@@ -22,6 +22,10 @@ from rlx.lowering.values import Value, f32, i64
 from rlx.lowering.vmath import emit_binary, emit_unary
 from rlx.lowering.vmath_cast import convert
 
+_LINE = 64
+_STREAMED = 4 << 20
+"""Bytes of a result from which on it is not in a cache any more when it is read."""
+
 
 @dataclass
 class Panels:
@@ -53,10 +57,56 @@ class Panels:
                     raise RlxError(f"{op.name} can't be part of an epilogue")
         for out, value in zip(self.body.outs, self.body.yielded, strict=True):
             if value in values:
-                n = width_of(value)
-                store_panel(
-                    f, f.at(out, row, n * element_bytes(value.type)), n, panel, values[value]
-                )
+                self._store(out, row, panel, value, values[value])
+
+    def _store(self, out: Value, row: Value, panel: Value, result: SSAValue, v: Value) -> None:
+        """Store a panel; past the caches where the whole is large and nothing of it was read."""
+        f, n, size = self.body.f, width_of(result), element_bytes(result.type)
+        base = f.at(out, row, n * size)
+
+        def plain() -> list[Value]:
+            store_panel(f, base, n, panel, v)
+            return []
+
+        if not self._streams(result):
+            plain()
+            return
+
+        def past() -> list[Value]:
+            f.store(v, f.at(base, panel, _LINE), align=_LINE, streaming=True)
+            return []
+
+        lines = f.icmp("eq", f.and_(f.cast("ptrtoint", out, "i64"), _LINE - 1), 0)
+        f.if_(lines, past, plain)
+
+    def _streams(self, result: SSAValue) -> bool:
+        n, size = width_of(result), element_bytes(result.type)
+        rows = dims_of(result.type)[0]
+        bound = rows if isinstance(rows, int) else self.body.table.upper.get(rows, 0)
+        whole = n % PANEL == 0 and size == 4 and bound * n * size >= _STREAMED
+        return whole and not any(self._is_rows(v) for v in self.body.pointers)
+
+    def ahead(self, row: Value, panel: Value) -> None:
+        """Ask for the memory that `run` reads and writes of a row and a panel."""
+        f, inside = self.body.f, {r for op in self.ops for r in op.results}
+        written = {
+            value: out
+            for out, value in zip(self.body.outs, self.body.yielded, strict=True)
+            if value in inside
+        }
+        read = {v: p for v, p in self.body.pointers.items() if self._is_rows(v)}
+        for value, base in (*written.items(), *read.items()):
+            if value in written and self._streams(value):
+                continue
+            size = element_bytes(value.type)
+            at = f.at(f.at(base, row, width_of(value) * size), panel, PANEL * size)
+            f.prefetch(at, write=value in written)
+
+    def _is_rows(self, value: SSAValue) -> bool:
+        """Return whether the operations read a value row by row: a residual."""
+        return any(
+            isinstance(op, mir.UnaryOp | mir.BinaryOp) and value in op.operands for op in self.ops
+        )
 
     def _load(
         self, value: SSAValue, row: Value, panel: Value, values: dict[SSAValue, Value]

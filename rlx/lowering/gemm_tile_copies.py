@@ -1,0 +1,128 @@
+"""
+What is copied to tiles of the matrix unit before it is multiplied: rows, and panels of weights.
+
+A tile is 1 KB in one piece, wherever rows lie and however far apart they are. What it lacks of rows
+or of k is zero.
+"""
+
+from __future__ import annotations
+
+from rlx.lowering import amx
+from rlx.lowering.emitter import Function, Module
+from rlx.lowering.formats import (
+    CHUNK,
+    FORMATS,
+    block_scale,
+    chunk_columns,
+    chunk_pointers,
+    chunk_scales,
+    load_column,
+)
+from rlx.lowering.gemm_unit import SUMS, Rows
+from rlx.lowering.target import PANEL
+from rlx.lowering.values import Value, i64
+
+_TILE_ROW = f"<{amx.DEPTH} x i16>"
+
+
+def copy_rows(f: Function, rows: Rows, first: Value, count: Value, tiles: Value) -> None:
+    """Emit the copy of `count` rows from `first` on to tiles `[count / 16][k / 32]`."""
+    start = f.at(rows.start, first, rows.stride)
+    f.call(_copier(f.module, rows), "void", start, tiles, count)
+
+
+def _copier(module: Module, rows: Rows) -> str:
+    steps = -(-rows.k // amx.DEPTH)
+    whole, left = divmod(rows.k, amx.DEPTH)
+
+    def body(f: Function) -> None:
+        a, tiles, count = f.params
+
+        def target(r: Value) -> Value:
+            """Return where a row's first 32 numbers go."""
+            block = f.at(tiles, f.lshr(r, 4), steps * amx.TILE_BYTES)
+            return f.at(block, f.and_(r, amx.ROWS - 1), amx.ROW_BYTES)
+
+        def row(r: Value, _: list[Value]) -> list[Value]:
+            source, to = f.at(a, r, rows.stride), target(r)
+
+            def step(s: Value, _: list[Value]) -> list[Value]:
+                number = f.load(_TILE_ROW, f.at(source, s, amx.ROW_BYTES), align=2)
+                f.store(number, f.at(to, s, amx.TILE_BYTES), align=64)
+                return []
+
+            f.for_(0, whole, 1, [], step)
+            if left:
+                mask = f.vector("i1", [int(lane < left) for lane in range(amx.DEPTH)])
+                place = f.at(source, whole * amx.ROW_BYTES)
+                number = f.load_masked(_TILE_ROW, place, mask, align=2)
+                f.store(number, f.at(to, whole * amx.TILE_BYTES), align=64)
+            return []
+
+        def empty(r: Value, _: list[Value]) -> list[Value]:
+            to = target(r)
+
+            def step(s: Value, _: list[Value]) -> list[Value]:
+                f.store(f.zero(_TILE_ROW), f.at(to, s, amx.TILE_BYTES), align=64)
+                return []
+
+            return f.for_(0, steps, 1, [], step)
+
+        f.for_(0, count, 1, [], row)
+        f.for_(count, f.and_(f.add(count, amx.ROWS - 1), -amx.ROWS), 1, [], empty)
+        f.ret()
+
+    params = [("ptr", "a"), ("ptr", "tiles"), ("i64", "count")]
+    return module.once(f"gemm.rows_{rows.k}_{rows.stride}", params, body)
+
+
+def fill_tiles(
+    f: Function, name: str, panel: Value, heads: Value, out: Value, length: Value
+) -> None:
+    """Emit a panel's `length` numbers of each row, from a pointer on, as tiles `[length / 32]`."""
+    f.call(_filler(f.module, name), "void", panel, heads, out, length)
+
+
+def _filler(module: Module, name: str) -> str:
+    form = FORMATS[name]
+
+    def body(f: Function) -> None:
+        panel, heads, out, length = f.params
+
+        def chunk(i: Value, _: list[Value]) -> list[Value]:
+            at, head, place = chunk_pointers(f, form, panel, heads, i)
+            scales = chunk_scales(f, form, head, block_scale(f, form, head), place)
+            columns = chunk_columns(f, form, at, scales)
+            to = f.at(out, i, amx.TILE_BYTES)
+            for j in range(amx.ROWS):
+                both = amx.pairs(f, *columns[2 * j : 2 * j + 2])
+                f.store(both, f.at(to, j * amx.ROW_BYTES), align=64)
+            return []
+
+        def pair(j: Value, _: list[Value]) -> list[Value]:
+            columns = [load_column(f, name, panel, f.add(f.mul(j, 2), n)) for n in range(2)]
+            f.store(amx.pairs(f, *columns), f.at(out, j, amx.ROW_BYTES), align=64)
+            return []
+
+        def rest(j: Value, _: list[Value]) -> list[Value]:
+            """Write a pair of which one may be there, or none."""
+            kept: list[Value] = []
+            for n in range(2):
+                at = f.add(f.mul(j, 2), n)
+                column = load_column(f, name, panel, f.umin(at, f.sub(length, 1)))
+                there = f.splat(f.icmp("slt", at, length), PANEL)
+                kept.append(f.select(there, column, f.zero(SUMS)))
+            f.store(amx.pairs(f, *kept), f.at(out, j, amx.ROW_BYTES), align=64)
+            return []
+
+        if form.quantised:
+            f.for_(i64(0), f.udiv(length, CHUNK), 1, [], chunk)
+        else:
+            whole = f.lshr(length, 1)
+            end = f.shl(f.lshr(f.add(length, amx.DEPTH - 1), 5), 4)
+            f.for_(0, whole, 1, [], pair)
+            f.for_(whole, end, 1, [], rest)
+        f.ret()
+
+    params = [("ptr", "panel"), ("ptr", "heads"), ("ptr", "out"), ("i64", "length")]
+    return module.once(f"gemm.tiles_of_{name}", params, body)
