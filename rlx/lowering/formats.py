@@ -256,14 +256,33 @@ def group_bytes(f: Function, form: Format, words: Sequence[Value], group: int) -
     result, first, low = None, 0, 0
     for bits in form.bits:
         word = words[first + group % bits]
-        up = low - group // bits * bits
-        moved = f.shl(word, up) if up > 0 else f.lshr(word, -up) if up else word
-        if bits < 8:
-            moved = f.and_(moved, 0x01010101 * (((1 << bits) - 1) << low))
+        moved = _bits_moved(f, word, group // bits * bits, bits, low) if bits < 8 else word
         result = f.or_(result, moved) if result else moved
         first, low = first + bits, low + bits
     assert result is not None
     return result
+
+
+def _bits_moved(f: Function, word: Value, start: int, count: int, low: int) -> Value:
+    """Return `count` bits from `start` on of each byte, moved to `low`; zeros beside them."""
+    mask, up = 0x01010101 * (((1 << count) - 1) << low), low - start
+    if up == 0:
+        return f.and_(word, mask)
+    if not (f.target.has("gfni") and 256 <= 32 * word.lanes <= f.target.vector_bits):
+        return f.and_(f.shl(word, up) if up > 0 else f.lshr(word, -up), mask)
+    # One instruction multiplies each byte with a matrix of bits: row i, from the last byte of 8
+    # on, has the bits of which bit i is the sum.
+    matrix = sum(1 << (8 * (7 - low - i) + start + i) for i in range(count))
+    lanes, bytes_ = word.lanes // 2, vec(4 * word.lanes, "i8")
+    rows = f.cast("bitcast", f.constant(vec(lanes, "i64"), matrix), bytes_)
+    product = f.intrinsic(
+        f"x86.vgf2p8affineqb.{32 * word.lanes}",
+        bytes_,
+        f.cast("bitcast", word, bytes_),
+        rows,
+        Value("i8", "0"),
+    )
+    return f.cast("bitcast", product, word.type)
 
 
 Scale: TypeAlias = tuple[Value, Value | None]

@@ -22,7 +22,8 @@ PANEL = 16
 
 _AVX2 = ("avx", "avx2", "fma", "f16c")
 _AVX512 = (*_AVX2, "avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512cd")
-_SPR = (*_AVX512, "avx512vnni", "avx512bf16", "avx512fp16", "amx-tile", "amx-int8", "amx-bf16")
+_ICELAKE = (*_AVX512, "avx512vnni", "gfni")
+_SPR = (*_ICELAKE, "avx512bf16", "avx512fp16", "amx-tile", "amx-int8", "amx-bf16")
 
 _X86 = "x86_64-unknown-linux-gnu"
 _ARM = "aarch64-unknown-linux-gnu"
@@ -32,11 +33,11 @@ CPUS: dict[str, tuple[str, str, tuple[str, ...]]] = {
     "x86-64": (_X86, "x86-64", ()),
     "haswell": (_X86, "haswell", _AVX2),
     "x86-64-v3": (_X86, "x86-64-v3", _AVX2),
-    "alderlake": (_X86, "alderlake", (*_AVX2, "avxvnni")),
+    "alderlake": (_X86, "alderlake", (*_AVX2, "avxvnni", "gfni")),
     "skylake-avx512": (_X86, "skylake-avx512", _AVX512),
     "x86-64-v4": (_X86, "x86-64-v4", _AVX512),
-    "icelake-server": (_X86, "icelake-server", (*_AVX512, "avx512vnni")),
-    "znver4": (_X86, "znver4", (*_AVX512, "avx512vnni", "avx512bf16")),
+    "icelake-server": (_X86, "icelake-server", _ICELAKE),
+    "znver4": (_X86, "znver4", (*_ICELAKE, "avx512bf16")),
     "sapphirerapids": (_X86, "sapphirerapids", _SPR),
     "neoverse-n1": (_ARM, "neoverse-n1", ("neon",)),
     "aarch64": (_ARM, "generic", ("neon",)),
