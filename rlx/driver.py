@@ -6,7 +6,7 @@ import os
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
 
 from rlx.checks import choice, integer
 from rlx.compiler import STAGES, collector_paused, compile_program, compile_text
@@ -15,6 +15,7 @@ from rlx.errors import RlxError
 from rlx.flow.profile import CompileProfile
 from rlx.flow.source import WeightSource
 from rlx.frontends.gguf import GgufFile
+from rlx.frontends.mapped import MappedFile
 from rlx.frontends.tokenizer import Tokenizer
 from rlx.frontends.weights import GgufWeights
 from rlx.lowering.amx import has_amx
@@ -31,6 +32,8 @@ from rlx.runtime.threads import Team
 
 if TYPE_CHECKING:
     from xdsl.dialects.builtin import ModuleOp
+
+    from rlx.runtime.encoder import TextEncoder
 
 PROGRAMS = ("prefill", "decode")
 PRECISIONS = ("exact", "fast", "auto")
@@ -156,7 +159,18 @@ def open_model(
     return Model(file, fam, config, weights, max_context, profile, rounding, kv_cache=kept)
 
 
-def _compiled(model: Model, name: str, target: Target) -> Compiled:
+class Programs(Protocol):
+    """A model whose programs can be compiled."""
+
+    @property
+    def profile(self) -> CompileProfile | None: ...
+
+    def build(self, program: str) -> ModuleOp: ...
+
+    def key(self, program: str, target: Target) -> str: ...
+
+
+def compiled_program(model: Programs, name: str, target: Target) -> Compiled:
     """Return a program from the cache, or compile it and keep it there."""
     cache, key = ObjectCache(), model.key(name, target)
     found = cache.get(key)
@@ -168,12 +182,11 @@ def _compiled(model: Model, name: str, target: Target) -> Compiled:
     return compiled
 
 
-def _packed_weights(model: Model, program: Program) -> Block:
+def packed_in_cache(file: MappedFile, source: WeightSource, program: Program) -> Block:
     """Return a model's packed weights; the pages of its file are given back."""
-    file = model.file.file
 
     def pack(weights: Block) -> None:
-        program.pack(model.source.raw, weights)
+        program.pack(source.raw, weights)
         if file.changed():
             raise RlxError(f"{file.path}: the file changed while it was read: load it again")
 
@@ -225,9 +238,10 @@ def load(
     verify: bool = False,
     profile: CompileProfile | str | os.PathLike[str] | None = None,
     kv_cache: str = "auto",
-) -> LanguageModel:
+) -> LanguageModel | TextEncoder:
     """
-    Load a language model from a GGUF file and compile it for this machine.
+    Load a model and compile it for this machine: a language model from a GGUF file, or an encoder
+    of texts from a folder (see `rlx.encoders`).
 
     `precision`: `exact` has f32's accuracy in activations and products. `fast` rounds activations
     to 16 bits before the products of decode with quantised weights (`lowering/digits.py`), rounds
@@ -244,6 +258,12 @@ def load(
     the precision is fast.
     Raises RlxError for a file or an option that rlx can't serve.
     """
+    if isinstance(cast(object, path), str | os.PathLike) and os.path.isdir(path):
+        from rlx.encoders import load_encoder
+
+        if kv_cache != "auto":
+            raise RlxError(f"kv_cache: an encoder keeps no keys and values, got {kv_cache!r}")
+        return load_encoder(path, precision, threads, max_context, verify, profile)
     started = time.perf_counter()
     model = open_model(path, max_context, profile, kv_cache, precision)
     if verify:
@@ -254,12 +274,12 @@ def load(
     team = Team(threads)
     target = Target.host()
     before = time.perf_counter()
-    programs = [_compiled(model, name, target) for name in PROGRAMS]
+    programs = [compiled_program(model, name, target) for name in PROGRAMS]
     compile_s = time.perf_counter() - before if Compilations.count > compiled else 0.0
     state = Segment(max(programs[0].manifest.state_bytes, 64))
     prefill, decode = (Program(p.manifest, p.code, team, state) for p in programs)
     check_shared([prefill, decode])
-    weights = _packed_weights(model, prefill)
+    weights = packed_in_cache(model.file.file, model.source, prefill)
     for program in (prefill, decode):
         program.start(weights)
     stats = Stats(
@@ -282,7 +302,7 @@ def load(
     def marked(recorder: Recorder) -> tuple[Program, Program]:
         """Return the programs compiled with marks, on the same threads, weights and state."""
         with_marks = replace(model, marks=True)
-        found = [_compiled(with_marks, name, target) for name in PROGRAMS]
+        found = [compiled_program(with_marks, name, target) for name in PROGRAMS]
         prefill, decode = (Program(p.manifest, p.code, team, state, False, recorder) for p in found)
         for program in (prefill, decode):
             program.start(weights)

@@ -298,6 +298,23 @@ class SelfAttnPrefill(_Attention):
 
 
 @dataclass(frozen=True, kw_only=True)
+class SegmentSelfAttn(_Attention):
+    """Attention of packed texts, each on itself: the input `starts [segments]` i32 parts them."""
+
+    starts: str
+
+    def attend(
+        self, ctx: FlowCtx, q: FlowValue, k: FlowValue, v: FlowValue, scale: float
+    ) -> FlowValue:
+        # A file of rare operations: other attention goes without it.
+        from rlx.ops.segments import SegmentAttentionOp
+
+        starts = ctx.find_input(self.starts).id
+        operands = q.id, k.id, v.id, starts
+        return ctx.insert(SegmentAttentionOp(*operands, head_dim=self.head_dim, scale=scale))
+
+
+@dataclass(frozen=True, kw_only=True)
 class BoundAttention(_Attention):
     """Causal attention on what `BindDecodeInputs` declared for this layer, and on these rows."""
 

@@ -8,14 +8,52 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from xdsl.dialects.builtin import f32
+
 from rlx.dialects import mir
+from rlx.dialects.common import element_of
+from rlx.dialects.kinds import BinaryKind, UnaryKind
 from rlx.flow import tensors
-from rlx.flow.attention import Rope, SelfAttnPrefill
+from rlx.flow.attention import Rope, SegmentSelfAttn, SelfAttnPrefill
 from rlx.flow.context import FlowCtx
 from rlx.flow.feed_forward import GeluFfn, SwiGlu
 from rlx.flow.source import LAYER
 from rlx.flow.stages import Columns, LayerNorm, Linear, ResidualAdd, ResidualSave, Sequence
 from rlx.flow.state import FlowValue
+
+
+@dataclass(frozen=True)
+class BertEmbeddings:
+    """
+    What BERT's layers take, of the ids of tokens: `[rows] i32 -> [rows, d]`.
+
+    That is the norm of the sum of three tables' rows: of words, of positions, which the input
+    `positions [rows]` i32 numbers, and of types, where all are of the first.
+    """
+
+    eps: float = 1e-12
+    prefix: str = "embeddings."
+    positions: str = "positions"
+
+    def emit(self, ctx: FlowCtx, x: FlowValue) -> FlowValue:
+        def gathered(table: str, ids: FlowValue) -> FlowValue:
+            # Not an embedding, which reads panels: these are no operands of products.
+            table_rows = ctx.load_weight(f"{self.prefix}{table}_embeddings.weight")
+            return _as_f32(ctx, ctx.insert(mir.GatherOp(table_rows.id, ids.id, 0)))
+
+        rows = gathered("word", x)
+        positions = gathered("position", ctx.find_input(self.positions))
+        types = ctx.load_weight(f"{self.prefix}token_type_embeddings.weight")
+        first = tensors.part(ctx, types, 0, 0, 1)
+        first = _as_f32(ctx, tensors.reshape(ctx, first, rows.shape[1:]))
+        total = tensors.binary(ctx, BinaryKind.ADD, rows, first)
+        total = tensors.binary(ctx, BinaryKind.ADD, total, positions)
+        norm = f"{self.prefix}LayerNorm"
+        return LayerNorm(f"{norm}.weight", f"{norm}.bias", self.eps).emit(ctx, total)
+
+
+def _as_f32(ctx: FlowCtx, x: FlowValue) -> FlowValue:
+    return x if element_of(x.id.type) == f32 else ctx.insert(mir.CastOp(x.id, f32))
 
 
 @dataclass(frozen=True)
@@ -25,6 +63,9 @@ class BertEncoderLayer:
     head_dim: int
     eps: float = 1e-12
     prefix: str = f"encoder.layer.{LAYER}."
+    activation: UnaryKind = UnaryKind.GELU
+    starts: str | None = None
+    """The input `[segments]` that says where packed texts start; rows are one text without."""
 
     def _linear(self, name: str) -> Linear:
         return Linear(f"{self.prefix}{name}.weight", f"{self.prefix}{name}.bias")
@@ -36,14 +77,25 @@ class BertEncoderLayer:
         query, key, value = (
             self._linear(f"attention.self.{name}") for name in ("query", "key", "value")
         )
-        attention = SelfAttnPrefill(
-            query=query,
-            key=key,
-            value=value,
-            output=self._linear("attention.output.dense"),
-            head_dim=self.head_dim,
-            causal=False,
-        )
+        output = self._linear("attention.output.dense")
+        if self.starts is None:
+            attention = SelfAttnPrefill(
+                query=query,
+                key=key,
+                value=value,
+                output=output,
+                head_dim=self.head_dim,
+                causal=False,
+            )
+        else:
+            attention = SegmentSelfAttn(
+                query=query,
+                key=key,
+                value=value,
+                output=output,
+                head_dim=self.head_dim,
+                starts=self.starts,
+            )
         up, down = (self._linear(f"{name}.dense") for name in ("intermediate", "output"))
         stages = (
             ResidualSave(),
@@ -51,7 +103,7 @@ class BertEncoderLayer:
             ResidualAdd(),
             self._norm("attention.output.LayerNorm"),
             ResidualSave(),
-            GeluFfn(up.key, down.key, up.bias, down.bias),
+            GeluFfn(up.key, down.key, up.bias, down.bias, self.activation),
             ResidualAdd(),
             self._norm("output.LayerNorm"),
         )
@@ -140,3 +192,25 @@ class ClsTokenPool:
 
     def emit(self, ctx: FlowCtx, x: FlowValue) -> FlowValue:
         return ctx.insert(mir.GatherOp(x.id, tensors.indices(ctx, [0]).id, 0), "cls")
+
+
+@dataclass(frozen=True)
+class SegmentMean:
+    """The mean row of each packed text: `[rows, d] -> [segments, d]`, by an input of starts."""
+
+    starts: str
+
+    def emit(self, ctx: FlowCtx, x: FlowValue) -> FlowValue:
+        from rlx.ops.segments import SegmentMeanOp
+
+        return ctx.insert(SegmentMeanOp(x.id, ctx.find_input(self.starts).id), "mean")
+
+
+@dataclass(frozen=True)
+class L2Norm:
+    """Rows divided by their lengths, of which none is below `eps`."""
+
+    eps: float = 1e-12
+
+    def emit(self, ctx: FlowCtx, x: FlowValue) -> FlowValue:
+        return tensors.root_mean_square(ctx, x, self.eps * self.eps, mean=False)

@@ -1,5 +1,6 @@
 """
-The `rlx` command: lets a language model answer, prints what the compiler makes of it, plans memory.
+The `rlx` command: lets a language model answer, embeds texts, prints what the compiler makes of a
+model, plans memory.
 
 Asking for help or the version imports neither numpy nor the compiler.
 """
@@ -69,6 +70,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="store_true", help="print the version and exit")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
     _add_generate(commands.add_parser("generate", help="let a language model continue a text"))
+    _add_embed(commands.add_parser("embed", help="print an embedding for each line of a text"))
     _add_profile(commands.add_parser("profile", help="show where a language model's time goes"))
     _add_inspect(commands.add_parser("inspect", help="print a model's IR at a stage"))
     _add_plan(commands.add_parser("plan", help="plan the memory of the buffers in a file"))
@@ -125,6 +127,25 @@ def _add_generate(parser: argparse.ArgumentParser) -> None:
     output.add_argument("--json", action="store_true", help="print one JSON object, nothing else")
     output.add_argument("-q", "--quiet", action="store_true", help="print no figures")
     output.add_argument("-v", "--verbose", action="store_true", help="print more figures")
+
+
+def _add_embed(parser: argparse.ArgumentParser) -> None:
+    parser.description = (
+        "Prints the embedding of each line of FILE as a line of numbers, and figures to stderr. "
+        "MODEL is a folder with model.safetensors, config.json and tokenizer.json of a BERT model."
+    )
+    add = parser.add_argument
+    add("model", metavar="MODEL", help="path of a model's folder")
+    add("file", metavar="FILE", help="path of a text in UTF-8; - reads stdin")
+    add("--max-context", type=int, metavar="N", help="tokens of a line, beyond which it is cut")
+    add("--profile", metavar="FILE", help="how to compile, a *.rlx.toml file")
+    add("--precision", default="auto", metavar="P", help="exact, fast or auto (default)")
+    _add_threads(parser)
+    add("-o", "--output", metavar="FILE", help="write a NumPy array (.npy), print no numbers")
+    output = parser.add_mutually_exclusive_group()
+    output.add_argument("--json", action="store_true", help="print one JSON object, nothing else")
+    output.add_argument("-q", "--quiet", action="store_true", help="print no figures")
+    add("--debug", action="store_true", help="show the traceback of an error")
 
 
 def _add_profile(parser: argparse.ArgumentParser) -> None:
@@ -218,6 +239,12 @@ def _profile(args: argparse.Namespace) -> None:
         print(f"{profile}\n\nevents    {args.output}")
 
 
+def _embed(args: argparse.Namespace) -> None:
+    from rlx.tools.embed import embed
+
+    embed(args)
+
+
 def _plan(args: argparse.Namespace) -> None:
     from rlx.tools.plan import plan_file
 
@@ -255,8 +282,9 @@ def _prompt_text(args: argparse.Namespace) -> str | None:
 
 def _load(args: argparse.Namespace, verify: bool) -> LanguageModel:
     from rlx.driver import load
+    from rlx.runtime.language import LanguageModel
 
-    return load(
+    model = load(
         args.model,
         args.precision,
         args.threads,
@@ -265,6 +293,11 @@ def _load(args: argparse.Namespace, verify: bool) -> LanguageModel:
         args.profile,
         args.kv_cache,
     )
+    if not isinstance(model, LanguageModel):
+        raise RlxError(
+            f"{args.model}: expected a GGUF file, got an encoder: rlx embed"
+        )
+    return model
 
 
 def _prompt_ids(
@@ -369,6 +402,8 @@ def _run(args: Sequence[str]) -> None:
         print(_version())
     elif parsed.command == "generate":
         _generate(parsed)
+    elif parsed.command == "embed":
+        _embed(parsed)
     elif parsed.command == "profile":
         _profile(parsed)
     elif parsed.command == "inspect":
@@ -379,7 +414,7 @@ def _run(args: Sequence[str]) -> None:
         _ops(parsed)
     else:
         raise RlxError(
-            "expected a command, generate, profile, inspect, plan or ops "
+            "expected a command, generate, embed, profile, inspect, plan or ops "
             "(rlx --help lists the options)"
         )
 

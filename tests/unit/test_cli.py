@@ -393,7 +393,7 @@ def test_bad_options(fail: Callable[..., str], model: str, options: list[str], m
 @pytest.mark.parametrize(
     ("args", "message"),
     [
-        ([], "expected a command, generate, profile, inspect, plan or ops"),
+        ([], "expected a command, generate, embed, profile, inspect, plan or ops"),
         (["run"], "invalid choice: 'run'"),
         (["generate"], "MODEL"),
         (["inspect", "MODEL"], "arguments are required: --stage"),

@@ -1,0 +1,180 @@
+"""From a folder to an encoder of texts: build, compile or find in the cache, pack, start."""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rlx.checks import choice, integer
+from rlx.compiler import STAGES
+from rlx.driver import PRECISIONS, compiled_program, packed_in_cache
+from rlx.errors import RlxError
+from rlx.flow.profile import CompileProfile
+from rlx.frontends.safetensors import SafetensorsFile, SafetensorsWeights
+from rlx.frontends.tokenizer_json import JsonTokenizer
+from rlx.lowering.target import Target
+from rlx.models import bert
+from rlx.models.bert import PROGRAM, BertConfig
+from rlx.runtime.cache import ObjectCache
+from rlx.runtime.compiled import source_digest
+from rlx.runtime.encoder import EncoderStats, TextEncoder
+from rlx.runtime.memory import Segment
+from rlx.runtime.program import Program
+from rlx.runtime.threads import Team
+
+if TYPE_CHECKING:
+    from xdsl.dialects.builtin import ModuleOp
+
+ROWS = 1024
+"""Tokens that go through the program at a time; a single text of more makes it as long."""
+WEIGHTS, TOKENIZER = "model.safetensors", "tokenizer.json"
+
+
+@dataclass
+class EncoderModel:
+    """An open folder with what is asked of it."""
+
+    folder: Path
+    file: SafetensorsFile
+    config: BertConfig
+    limit: int
+    """Tokens of a text, at most."""
+    rows: int
+    profile: CompileProfile | None
+    precision: str = "exact"
+
+    def build(self, program: str = PROGRAM) -> ModuleOp:
+        from rlx.dialects.lir import set_precision
+
+        source = SafetensorsWeights(self.file)
+        module = bert.build(self.config, source, self.rows, self.profile)
+        set_precision(module, self.precision)
+        return module
+
+    def key(self, program: str, target: Target) -> str:
+        """Return the key of the compiled program: it covers all that can change its code."""
+        import llvmlite
+
+        tensors = [(t.name, t.shape, t.dtype) for t in self.file.tensors.values()]
+        return ObjectCache.key(
+            "encoder",
+            program,
+            source_digest(),
+            llvmlite.__version__,
+            target.triple,
+            target.attributes,
+            repr(self.config),
+            repr(tensors),
+            self.rows,
+            repr(self.profile),
+            self.precision,
+        )
+
+    def ir(self, stage: str) -> str:
+        """Return the program's IR at a stage, for the machine that this process runs on."""
+        choice("stage", stage, STAGES)
+        from rlx.compiler import compile_text
+        from rlx.passes.pipelines import run_to
+
+        module = self.build()
+        if stage == "llvm":
+            return compile_text(module, Target.host(), self.profile)[1]
+        run_to(module, stage, self.profile)
+        return f"{module}\n"
+
+    def verify_plan(self) -> None:
+        """Raise RlxError where the program's plan doesn't pass its check."""
+        from rlx.passes.pipelines import run_to
+        from rlx.passes.verify_plan import check_planned
+
+        module = self.build()
+        run_to(module, "lir", self.profile)
+        problems = check_planned(module)
+        if problems:
+            raise RlxError(f"the plan of {PROGRAM} is wrong, a defect of rlx: {problems}")
+
+
+def open_encoder(
+    path: str | os.PathLike[str],
+    precision: str = "auto",
+    max_context: int | None = None,
+    profile: object = None,
+) -> EncoderModel:
+    """
+    Open and check a model's folder, to be compiled as the other arguments of `load` say.
+
+    Raises RlxError for files that are missing, malformed or of an unsupported kind, and for a
+    context that the model doesn't have.
+    """
+    fast = choice("precision", precision, PRECISIONS) == "fast"
+    folder = Path(path)
+    if not (folder / WEIGHTS).is_file():
+        raise RlxError(
+            f"{folder}: expected the folder of an encoder, with {WEIGHTS}, config.json and "
+            f"{TOKENIZER}: it has no {WEIGHTS}; a language model is a GGUF file"
+        )
+    file = SafetensorsFile.open(folder / WEIGHTS)
+    config = bert.read_config(folder, file)
+    limit = config.limit
+    if max_context is not None:
+        limit = integer("max_context", max_context, 1, config.positions)
+    rows, kind = max(ROWS, limit), "fast" if fast else "exact"
+    return EncoderModel(folder, file, config, limit, rows, CompileProfile.of(profile), kind)
+
+
+def load_encoder(
+    path: str | os.PathLike[str],
+    precision: str = "auto",
+    threads: int | None = None,
+    max_context: int | None = None,
+    verify: bool = False,
+    profile: object = None,
+) -> TextEncoder:
+    """
+    Load an encoder of texts from a folder and compile it for this machine.
+
+    The folder is as Hugging Face's libraries write it: `model.safetensors` and `config.json` of a
+    BERT model, and `tokenizer.json`, which is read when the first text comes. `max_context` bounds
+    the tokens of a text (default: what the folder says, up to the model's positions). The other
+    arguments are those of `rlx.load`. Raises RlxError for a folder or an option that rlx can't
+    serve.
+    """
+    started = time.perf_counter()
+    model = open_encoder(path, precision, max_context, profile)
+    if verify:
+        model.verify_plan()
+    from rlx.runtime.jit import Compilations
+
+    compiled = Compilations.count
+    team, target = Team(threads), Target.host()
+    before = time.perf_counter()
+    found = compiled_program(model, PROGRAM, target)
+    compile_s = time.perf_counter() - before if Compilations.count > compiled else 0.0
+    manifest = found.manifest
+    program = Program(manifest, found.code, team, Segment(64))
+    weights = packed_in_cache(model.file.file, SafetensorsWeights(model.file), program)
+    program.start(weights)
+    stats = EncoderStats(
+        load_s=time.perf_counter() - started,
+        compile_s=compile_s,
+        compilations=Compilations.count - compiled,
+        threads=team.threads,
+        precision=model.precision,
+        arena_bytes=manifest.arena_bytes,
+        weight_bytes=manifest.weight_segment_bytes,
+        packed_file_bytes=weights.mapped_bytes,
+        barriers_per_step=manifest.barriers_per_step,
+        kernels_per_step=manifest.launches_per_step,
+        kernels=manifest.kernels,
+    )
+    return TextEncoder(
+        program,
+        make_tokenizer=lambda: JsonTokenizer(model.folder / TOKENIZER, model.limit),
+        vocab=model.config.vocab,
+        limit=model.limit,
+        stats=stats,
+        print_ir=model.ir,
+    )

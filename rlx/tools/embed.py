@@ -1,0 +1,114 @@
+"""`rlx embed`: an embedding for each line of a text, with a progress bar where someone looks on."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from rlx.errors import RlxError
+from rlx.runtime.encoder import TextEncoder
+from rlx.tools.endings import standard_input, standard_output
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+_WIDTH = 30
+"""Characters of the bar."""
+_PACE_S = 0.1
+"""Between two pictures of it."""
+
+
+class Progress:
+    """A bar on stderr, where that is a terminal; nothing elsewhere."""
+
+    def __init__(self) -> None:
+        self._shown = sys.stderr is not None and sys.stderr.isatty()  # pyright: ignore[reportUnnecessaryComparison]: closed
+        self._started = self._last = time.perf_counter()
+
+    def __call__(self, done: int, total: int) -> None:
+        now = time.perf_counter()
+        if not self._shown or (done < total and now - self._last < _PACE_S):
+            return
+        self._last = now
+        filled = _WIDTH * done // max(total, 1)
+        rate = done / max(now - self._started, 1e-9)
+        bar = "#" * filled + "-" * (_WIDTH - filled)
+        print(f"\r[{bar}] {done}/{total}, {rate:.0f} texts/s ", end="", file=sys.stderr, flush=True)
+
+    def end(self) -> None:
+        """Clear the line."""
+        if self._shown:
+            print("\r\033[K", end="", file=sys.stderr, flush=True)
+
+
+def embed(args: argparse.Namespace) -> None:
+    """Run the command."""
+    texts = _lines(args.file)
+    from rlx.driver import load
+
+    model = load(args.model, args.precision, args.threads, args.max_context, profile=args.profile)
+    if not isinstance(model, TextEncoder):
+        raise RlxError(f"{args.model}: expected the folder of an encoder, got a language model")
+    progress = Progress()
+    try:
+        embeddings = model.encode(texts, progress)
+    finally:
+        progress.end()
+    figures = {**asdict(model.stats), "tok_s": model.stats.tok_s}
+    if args.output is not None:
+        _save(args.output, embeddings)
+    elif args.json:
+        print(json.dumps({"embeddings": _numbers(embeddings), **figures}))
+    else:
+        out = standard_output()
+        for row in _numbers(embeddings):
+            out.write(f"{' '.join(map(str, row))}\n")
+    if args.output is not None and args.json:
+        print(json.dumps({"output": args.output, **figures}))
+    elif not args.json and not args.quiet:
+        print(_table(figures), file=sys.stderr)
+
+
+def _lines(path: str) -> list[str]:
+    """Return the lines of a file, or of stdin for `-`, without their ends."""
+    name = "stdin" if path == "-" else path
+    try:
+        if path == "-":
+            data = standard_input().read()
+        else:
+            with open(path, "rb") as file:
+                data = file.read()
+        text = data.decode()
+    except UnicodeDecodeError as error:
+        raise RlxError(f"{name}: expected text in UTF-8: {error}") from error
+    # Not `splitlines`, for which a page break ends a line too.
+    lines = [line.removesuffix("\r") for line in text.split("\n")]
+    return lines[:-1] if lines[-1] == "" else lines
+
+
+def _numbers(embeddings: NDArray[np.float32]) -> list[list[float]]:
+    """Return the numbers with as many digits as f32 has."""
+    return [[float(f"{x:.8g}") for x in row] for row in embeddings.tolist()]
+
+
+def _save(path: str, embeddings: NDArray[np.float32]) -> None:
+    """Write an array file; without a suffix of its own, as the caller named it."""
+    with open(path, "wb") as file:
+        np.save(file, embeddings)
+
+
+def _table(figures: dict[str, Any]) -> str:
+    f = figures
+    rows = [
+        ("embed", f"{f['tok_s']:.0f} tok/s ({f['texts']} texts, {f['tokens']} tokens)"),
+        ("tokenize", f"{f['tokenize_s']:.2f} s"),
+        ("load", f"{f['load_s']:.2f} s, {f['compile_s']:.2f} s of it compiling"),
+        ("threads", f"{f['threads']}, {f['barriers_per_step']} barriers in a step"),
+    ]
+    return "\n".join(f"{name:13} {value}" for name, value in rows)
