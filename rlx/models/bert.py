@@ -283,7 +283,6 @@ def build(
     # A model that is compiled already is configured without loading xDSL.
     from xdsl.dialects.builtin import i32
 
-    from rlx.dialects.kinds import UnaryKind
     from rlx.flow import encoder, stages
     from rlx.flow.layers import Repeat
     from rlx.flow.model import ModelFlow
@@ -297,7 +296,7 @@ def build(
         config.head_dim,
         config.eps,
         f"{config.prefix}encoder.layer.{LAYER}.",
-        UnaryKind(config.activation),
+        config.activation,
         starts="starts",
     )
     flow.stage(Repeat(config.layers, layer))

@@ -172,7 +172,8 @@ class TextEncoder:
     def _encoded(self, texts: list[str]) -> list[list[int]]:
         try:
             return self.tokenizer.encode(texts)
-        except UnicodeEncodeError as error:
+        # The library says of half a character that it is no text.
+        except (UnicodeEncodeError, TypeError) as error:
             raise RlxError(f"texts: expected Unicode text: {error}") from error
 
     def _checked(self, number: int, ids: object) -> NDArray[np.int32]:
@@ -202,14 +203,15 @@ def packed(lengths: Sequence[int], rows: int) -> list[list[int]]:
     Long ones come first, in a call too: so threads that take one after the other end together.
     """
     order = sorted(range(len(lengths)), key=lambda i: -lengths[i])
-    total = sum(lengths)
-    about = -(-total // max(-(-total // rows), 1))
+    left = sum(lengths)
     calls: list[list[int]] = []
-    filled = rows
+    filled = enough = rows
     for i in order:
-        if filled >= about or filled + lengths[i] > rows:
+        if filled >= enough or filled + lengths[i] > rows:
+            # As many calls as are needed for what is left share it evenly.
+            filled, enough = 0, -(-left // -(-left // rows))
             calls.append([])
-            filled = 0
         calls[-1].append(i)
         filled += lengths[i]
+        left -= lengths[i]
     return calls

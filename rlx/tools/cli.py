@@ -281,6 +281,11 @@ def _prompt_text(args: argparse.Namespace) -> str | None:
 
 
 def _load(args: argparse.Namespace, verify: bool) -> LanguageModel:
+    if os.path.isdir(args.model):
+        raise RlxError(
+            f"{args.model}: expected a GGUF file, found a directory; name the file in it (rlx embed "
+            "takes the folder of an encoder)"
+        )
     from rlx.driver import load
     from rlx.runtime.language import LanguageModel
 
@@ -293,10 +298,7 @@ def _load(args: argparse.Namespace, verify: bool) -> LanguageModel:
         args.profile,
         args.kv_cache,
     )
-    if not isinstance(model, LanguageModel):
-        raise RlxError(
-            f"{args.model}: expected a GGUF file, got an encoder: rlx embed"
-        )
+    assert isinstance(model, LanguageModel)
     return model
 
 

