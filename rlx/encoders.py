@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from rlx.checks import choice, integer
 from rlx.compiler import STAGES
-from rlx.driver import PRECISIONS, compiled_program, packed_in_cache
+from rlx.driver import PRECISIONS, Precision, compiled_program, packed_in_cache
 from rlx.errors import RlxError
 from rlx.flow.profile import CompileProfile
 from rlx.frontends.safetensors import SafetensorsFile, SafetensorsWeights
@@ -44,14 +44,14 @@ class EncoderModel:
     """Tokens of a text, at most."""
     rows: int
     profile: CompileProfile | None
-    precision: str = "exact"
+    precision: Precision
 
     def build(self, program: str = PROGRAM) -> ModuleOp:
         from rlx.dialects.lir import set_precision
 
         source = SafetensorsWeights(self.file)
         module = bert.build(self.config, source, self.rows, self.profile)
-        set_precision(module, self.precision)
+        set_precision(module, *self.precision)
         return module
 
     def key(self, program: str, target: Target) -> str:
@@ -109,7 +109,12 @@ def open_encoder(
     Raises RlxError for files that are missing, malformed or of an unsupported kind, and for a
     context that the model doesn't have.
     """
-    fast = choice("precision", precision, PRECISIONS) == "fast"
+    choice("precision", precision, PRECISIONS)
+    chosen = CompileProfile.of(profile)
+    if precision == "exact" and chosen is not None and chosen.narrows:
+        raise RlxError("precision: exact stores every value as f32, but the profile does not")
+    # A text is read at once, as a prompt is.
+    rounding = Precision.of(precision, Target.host())["prefill"]
     folder = Path(path)
     if not (folder / WEIGHTS).is_file():
         raise RlxError(
@@ -121,8 +126,7 @@ def open_encoder(
     limit = config.limit
     if max_context is not None:
         limit = integer("max_context", max_context, 1, config.positions)
-    rows, kind = max(ROWS, limit), "fast" if fast else "exact"
-    return EncoderModel(folder, file, config, limit, rows, CompileProfile.of(profile), kind)
+    return EncoderModel(folder, file, config, limit, max(ROWS, limit), chosen, rounding)
 
 
 def load_encoder(
@@ -140,7 +144,8 @@ def load_encoder(
     BERT model, and `tokenizer.json`, which is read when the first text comes. `max_context` bounds
     the tokens of a text (default: what the folder says, up to the model's positions). The other
     arguments are those of `rlx.load`. Raises RlxError for a folder or an option that rlx can't
-    serve.
+    serve. `precision` `auto` and `fast` round what is multiplied to bf16 on a CPU with a matrix
+    unit for that, and let functions lose a few bits; `fast` does the latter on any CPU.
     """
     started = time.perf_counter()
     model = open_encoder(path, precision, max_context, profile)
@@ -162,7 +167,7 @@ def load_encoder(
         compile_s=compile_s,
         compilations=Compilations.count - compiled,
         threads=team.threads,
-        precision=model.precision,
+        products=model.precision.products,
         arena_bytes=manifest.arena_bytes,
         weight_bytes=manifest.weight_segment_bytes,
         packed_file_bytes=weights.mapped_bytes,

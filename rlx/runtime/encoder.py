@@ -42,7 +42,8 @@ class EncoderStats:
     compile_s: float = 0.0
     compilations: int = 0
     threads: int = 1
-    precision: str = "exact"
+    products: str = "f32"
+    """What is multiplied is rounded to that: `f32` is no rounding."""
     arena_bytes: int = 0
     weight_bytes: int = 0
     packed_file_bytes: int = 0
