@@ -8,7 +8,7 @@ best. In each round each contestant does each row several times; medians and bes
 
     python benchmarks/embed.py --peers ENV/bin/python [--threads 1,2] [--rounds 5] [--update]
 
-`ENV` is an environment with torch==2.13.0, transformers, onnx, onnxscript, onnxruntime and openvino.
+`ENV` is an environment with torch==2.13.0, transformers, onnx, onnxruntime and openvino.
 """
 
 from __future__ import annotations

@@ -115,6 +115,9 @@ def open_encoder(
         raise RlxError("precision: exact stores every value as f32, but the profile does not")
     # A text is read at once, as a prompt is.
     rounding = Precision.of(precision, Target.host())["prefill"]
+    if rounding.products == "bf16":
+        # Nothing else reads its weights.
+        rounding = rounding._replace(products="bf16-weights")
     folder = Path(path)
     if not (folder / WEIGHTS).is_file():
         raise RlxError(

@@ -331,7 +331,7 @@ class _Kernel:
         shift = f.fneg(f.splat(top, PANEL))
 
         def weigh(at: Value, values: list[Value], total: Value) -> Value:
-            both = [_exp2(f, f.fma(v, scale, shift)) for v in values]
+            both = [exp2_of_weights(f, f.fma(v, scale, shift)) for v in values]
             f.store(amx.joined(f, *both), f.at(weights, at, 2), align=64)
             return f.fadd(total, f.fadd(*both))
 
@@ -341,7 +341,7 @@ class _Kernel:
         total = f.reduce("fadd", weigh(whole, last, total))
 
         def go_on() -> list[Value]:
-            factor = f.extract(_exp2(f, f.splat(f.fsub(old, top), PANEL)), 0)
+            factor = f.extract(exp2_of_weights(f, f.splat(f.fsub(old, top), PANEL)), 0)
             f.store(factor, f.at(self.factors, r, 4))
             return [f.fma(f.load("float", total_at), factor, total)]
 
@@ -404,7 +404,7 @@ class _Kernel:
         f.for_(0, HIGH, 1, [], row)
 
 
-def _exp2(f: Function, x: Value) -> Value:
+def exp2_of_weights(f: Function, x: Value) -> Value:
     """Return 2^x for x <= 0, -infinity too, to 7.6e-5."""
     # x less its floor, which is what `scalef` adds to the exponent.
     part = native_512(f, "mask.reduce.ps", x, _DOWN)

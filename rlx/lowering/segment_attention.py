@@ -1,7 +1,7 @@
 """
 Attention of packed sequences, each on itself: `transformer.segment_attention`.
 
-A work unit is a head of up to 96 queries of a sequence. Sequences are taken as they are, without
+A work unit is a head of some queries of a sequence. Sequences are taken as they are, without
 padding and without a mask.
 """
 
@@ -10,10 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, cast
 
-from xdsl.dialects.builtin import f32
+from xdsl.dialects.builtin import bf16, f32
 from xdsl.ir import SSAValue
 
 from rlx.dialects.common import dims_of, element_of
+from rlx.lowering.amx import release
 from rlx.lowering.attention_blocks import QUERIES, Blocks
 from rlx.lowering.body import Body, width_of
 from rlx.lowering.dot_matrix import Matrix
@@ -27,6 +28,26 @@ if TYPE_CHECKING:
 def emit(body: Body) -> None:
     """Attention of packed sequences, as a launch of its own; it uses at most 370 KB of stack."""
     op = cast("SegmentAttentionOp", body.ops[0])
+    if element_of(op.args[0].type) == bf16:
+        _emit_tiles(body, op)
+    else:
+        _emit_blocks(body, op)
+
+
+def _emit_tiles(body: Body, op: SegmentAttentionOp) -> None:
+    # Not every program has a matrix unit to use.
+    from rlx.lowering.segment_tiles import TileAttention, configured
+
+    tiles = TileAttention.of(body, op)
+    heads = width_of(op.args[0]) // op.option("head_dim")
+    rows = body.size(dims_of(op.args[0].type)[0])
+    configured(body.f)
+    for_units(body, op.args[3], rows, heads, tiles.most, tiles.unit)
+    release(body.f)
+
+
+def _emit_blocks(body: Body, op: SegmentAttentionOp) -> None:
+    """Attention in f32 or f64."""
     head_dim, width = op.option("head_dim"), width_of(op.args[0])
     f, size = body.f, i64(head_dim)
     element = "float" if element_of(op.args[0].type) == f32 else "double"

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from math import sqrt
 from typing import Any, ClassVar
 
-from xdsl.dialects.builtin import i32
+from xdsl.dialects.builtin import bf16, i32
 from xdsl.ir import Attribute
 from xdsl.irdl import irdl_op_definition
 
@@ -40,6 +40,8 @@ class SegmentAttentionOp(NamedOp):
 
     `(q [rows, heads * head_dim], k, v of the same shape, starts [segments]) -> the same shape`. A
     row sees all rows of its segment, and no other. `scale 0` stands for 1 / sqrt(head_dim).
+    Operands of bf16 are for a matrix unit: the weights of softmax are rounded to that too, sums are
+    f32.
     """
 
     name = "transformer.segment_attention"
@@ -50,14 +52,16 @@ class SegmentAttentionOp(NamedOp):
     @classmethod
     def infer(cls, types: Sequence[Attribute], o: Mapping[str, Any]) -> Sequence[Attribute]:
         cls.expect_count(types, 4)
-        infer.check_element(cls.name, types[0], infer.FLOATS)
+        infer.check_element(cls.name, types[0], (*infer.FLOATS, bf16))
         _check_starts(cls, types)
         dims, head_dim = dims_of(types[0]), o["head_dim"]
         width = dims[-1] if len(dims) == 2 else None
         whole = isinstance(width, int) and head_dim >= 1 and width % head_dim == 0
+        whole &= o["scale"] >= 0
         if not whole or any(t != types[0] for t in types[1:3]):
             raise cls.refuse(
-                f"q, k and v of one type [rows, width], width a multiple of head_dim {head_dim}",
+                f"q, k and v of one type [rows, width], width a multiple of head_dim {head_dim}, "
+                "and a scale from 0",
                 types,
             )
         return types[:1]

@@ -18,7 +18,12 @@ from xdsl.rewriter import InsertPoint, Rewriter
 
 from rlx.dialects import lir, mir
 from rlx.dialects.common import dims_of, element_of
+from rlx.dialects.named import NamedOp
 from rlx.errors import RlxError
+
+SEGMENTS = "transformer.segment_attention"
+_TILE = 32
+"""Features that a product of tiles takes in at a time."""
 
 
 def _cast(value: SSAValue, operation: Operation, point: InsertPoint) -> SSAValue:
@@ -32,6 +37,17 @@ def _cast(value: SSAValue, operation: Operation, point: InsertPoint) -> SSAValue
 
 def _has_many_rows(value: SSAValue) -> bool:
     return element_of(value.type) == f32 and dims_of(value.type)[0] != 1
+
+
+def _narrow_segments(op: NamedOp) -> None:
+    """Round the operands and the result of an attention of packed sequences, of whole tiles."""
+    if op.option("head_dim") % _TILE or not _has_many_rows(op.args[0]):
+        return
+    narrow = [_cast(x, op, InsertPoint.before(op)) for x in op.args[:3]]
+    new = type(op)(*narrow, op.args[3], **op.chosen)
+    new.attributes |= op.attributes
+    Rewriter.insert_op(new, InsertPoint.before(op))
+    Rewriter.replace_op(op, [], [_cast(new.res[0], new, InsertPoint.after(new))])
 
 
 def _narrow_weight(pack: mir.PackOp) -> None:
@@ -49,7 +65,8 @@ def _narrow_weight(pack: mir.PackOp) -> None:
 @dataclass(frozen=True)
 class NarrowProductsPass(ModulePass):
     """
-    Round to bf16 what `mir.matmul` multiplies, and the queries and results of `mir.attention`.
+    Round to bf16 what `mir.matmul` multiplies, the queries and results of `mir.attention`, and all
+    of the attention of packed sequences.
 
     %y = mir.matmul %x, %w
         --> %0 = mir.cast %x -> bf16; %y = mir.matmul %0, %w
@@ -83,6 +100,8 @@ class NarrowProductsPass(ModulePass):
                 new.attributes |= inner.attributes
                 Rewriter.insert_op(new, InsertPoint.before(inner))
                 Rewriter.replace_op(inner, [], [_cast(new.result, new, InsertPoint.after(new))])
+            elif isinstance(inner, NamedOp) and inner.name == SEGMENTS:
+                _narrow_segments(inner)
         if wanted == StringAttr("bf16-weights"):
             for inner in list(op.walk()):
                 if isinstance(inner, mir.PackOp):

@@ -24,6 +24,7 @@ from xdsl.traits import IsTerminator
 
 from rlx.dialects import hir, mir, ops
 from rlx.dialects.common import DimTable, dims_of, element_of
+from rlx.dialects.infer import STORAGE
 from rlx.dialects.named import NamedOp
 from rlx.errors import RlxError
 from rlx.ops.registry import record_of
@@ -258,10 +259,12 @@ def evaluate(op: Operation, scope: Scope, *args: Array) -> Sequence[Array]:
         assert meaning is not None
         given: Any = meaning(op, *args)
         results: Sequence[Any] = [*given] if len(op.res) > 1 else [given]
-        return [
+        arrays = [
             np.asarray(value).astype(scope.dtype(r.type), copy=False)
             for value, r in zip(results, op.res, strict=True)
         ]
+        elements = [element_of(r.type) for r in op.res]
+        return [rounded(x, e) if e in STORAGE else x for x, e in zip(arrays, elements, strict=True)]
     raise RlxError(f"reference: expected an operation of HIR or MIR, got {op.name}")
 
 

@@ -43,7 +43,7 @@ class EncoderStats:
     compilations: int = 0
     threads: int = 1
     products: str = "f32"
-    """What is multiplied is rounded to that: `f32` is no rounding."""
+    """What is multiplied is rounded to: `f32`, not at all, or `bf16-weights`, weights too."""
     arena_bytes: int = 0
     weight_bytes: int = 0
     packed_file_bytes: int = 0

@@ -283,8 +283,8 @@ def _prompt_text(args: argparse.Namespace) -> str | None:
 def _load(args: argparse.Namespace, verify: bool) -> LanguageModel:
     if os.path.isdir(args.model):
         raise RlxError(
-            f"{args.model}: expected a GGUF file, found a directory; name the file in it (rlx embed "
-            "takes the folder of an encoder)"
+            f"{args.model}: expected a GGUF file, found a directory; name the file in it, or "
+            "ask rlx embed where it is that of an encoder"
         )
     from rlx.driver import load
     from rlx.runtime.language import LanguageModel

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+import ml_dtypes
 import numpy as np
 from kernels import Buffer, Kernel
-from xdsl.dialects.builtin import IntegerType, Signedness, f16, f32, f64, i1, i32, i64
+from xdsl.dialects.builtin import IntegerType, Signedness, bf16, f16, f32, f64, i1, i32, i64
 from xdsl.ir import Attribute, Block, Operation, SSAValue
 
 from rlx.dialects.common import Dim, DimDef, DimTable, dims_of, element_of, tensor
@@ -23,6 +24,7 @@ ELEMENTS: dict[type, Attribute] = {
     np.int32: i32,
     np.int64: i64,
     np.float16: f16,
+    ml_dtypes.bfloat16: bf16,
     np.bool_: i1,
 }
 _DTYPES = {element: dtype for dtype, element in ELEMENTS.items()}

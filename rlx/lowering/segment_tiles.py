@@ -1,0 +1,333 @@
+"""
+Attention of packed sequences on the matrix unit: `transformer.segment_attention` of bf16.
+
+Weights of softmax are rounded to bf16, sums are f32. A work unit is a head of some queries of a
+sequence; it goes through the keys in spans. The keys and values of a span become tiles once for all
+of the unit's queries, and all scores of 32 queries on a span are there before their softmax: sums
+are rescaled once a span, and mostly a sequence is one span.
+
+A row's result depends neither on other sequences nor on threads, to the bit. Values must be finite
+where a weight is 0.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from rlx.errors import RlxError
+from rlx.lowering import amx
+from rlx.lowering.attention_tiles import HIGH, SPAN, exp2_of_weights
+from rlx.lowering.body import Body, width_of
+from rlx.lowering.emitter import Function
+from rlx.lowering.kv_cache import LINE
+from rlx.lowering.online_softmax import larger_of
+from rlx.lowering.rows import VECTOR
+from rlx.lowering.scan_chunks import transposed
+from rlx.lowering.target import PANEL
+from rlx.lowering.values import Value, f32, i64
+
+if TYPE_CHECKING:
+    from rlx.ops.segments import SegmentAttentionOp
+
+_SUMS = 64 * 1024
+"""Bytes on the stack that the sums of a unit's queries take at most."""
+_SCORES, _WEIGHTS = SPAN * 4 + LINE, SPAN * 2 + LINE
+"""Bytes from a query's scores, or weights, to the next one's: not a power of two."""
+_WORD = 2
+"""Bytes of a bf16."""
+
+
+@dataclass(frozen=True)
+class TileAttention:
+    """The attention of a launch, with what its threads have on their stacks."""
+
+    f: Function
+    head_dim: int
+    stride: int
+    """Bytes from a row of an operand to the next."""
+    scale: float
+    """What scores are multiplied with for weights that are powers of 2."""
+    q: Value
+    k: Value
+    v: Value
+    out: Value
+    queries: Value
+    """A block's, one behind the other."""
+    key_tiles: Value
+    value_tiles: Value
+    scores: Value
+    weights: Value
+    sums: Value
+    """Of all of the unit's queries."""
+    state: Value
+    """Of a block: largest scores so far, then the sums of weights, f32 [HIGH] each."""
+    factors: Value
+    """What a block's sums are multiplied with before a span is added, f32 [HIGH]."""
+
+    @staticmethod
+    def of(body: Body, op: SegmentAttentionOp) -> TileAttention:
+        """Raise RlxError for a target without a matrix unit, and for heads that are no tiles."""
+        f, head_dim = body.f, int(op.option("head_dim"))
+        if not amx.has_amx(f.target) or head_dim % amx.DEPTH:
+            raise RlxError(
+                f"{op.name}: bf16 needs a CPU with a matrix unit, and heads of a multiple of "
+                f"{amx.DEPTH} features, got {head_dim}: cast its operands to f32"
+            )
+        q, k, v = (body.pointers[x] for x in op.args[:3])
+        row = head_dim * _WORD
+        blocks = _blocks(head_dim)
+        sizes = [
+            HIGH * row, SPAN * row, SPAN * row, HIGH * _SCORES, HIGH * _WEIGHTS,
+            blocks * HIGH * 2 * row, blocks * HIGH * 8, HIGH * 4,
+        ]  # fmt: skip
+        places = [f.alloca(size) for size in sizes]
+        scale = op.scale * math.log2(math.e)
+        stride = width_of(op.args[0]) * _WORD
+        return TileAttention(f, head_dim, stride, scale, q, k, v, body.outs[0], *places)
+
+    @property
+    def row(self) -> int:
+        """Return the bytes of a head's row of an operand."""
+        return self.head_dim * _WORD
+
+    @property
+    def steps(self) -> int:
+        """Return the tiles of a row of a head."""
+        return self.head_dim // amx.DEPTH
+
+    @property
+    def chunks(self) -> int:
+        """Return the tiles of sums of a row of a head."""
+        return self.head_dim // PANEL
+
+    @property
+    def most(self) -> int:
+        """Return the queries of a unit, at most."""
+        return _blocks(self.head_dim) * HIGH
+
+    def unit(self, first: Value, end: Value, query: Value, head: Value) -> None:
+        """Emit a head of the queries from `query` on, of a sequence of rows `first` to `end`."""
+        f = self.f
+        count = f.umin(f.sub(end, query), self.most)
+        q, k, v, out = (f.at(p, head, self.row) for p in (self.q, self.k, self.v, self.out))
+        q, out = (f.at(p, query, self.stride) for p in (q, out))
+
+        def span(start: Value, _: list[Value]) -> list[Value]:
+            here = f.umin(f.sub(end, start), SPAN)
+            self._key_tiles(f.at(k, start, self.stride), here)
+            self._value_tiles(f.at(v, start, self.stride), here)
+            begins = f.icmp("eq", start, first)
+            ends = f.icmp("eq", f.add(start, here), end)
+
+            def block(b: Value, _: list[Value]) -> list[Value]:
+                rows = f.umin(f.sub(count, b), HIGH)
+                self._attend(f.at(q, b, self.stride), b, rows, here, begins)
+                f.if_(ends, lambda: self._finish(f.at(out, b, self.stride), b, rows) or [])
+                return []
+
+            f.for_(0, count, HIGH, [], block)
+            return []
+
+        f.for_(first, end, SPAN, [], span)
+
+    # Tiles
+
+    def _key_tiles(self, k: Value, count: Value) -> None:
+        """Write keys as tiles `[keys / 16][head_dim / 32]`, the last one again beyond it."""
+        f, last = self.f, self.f.sub(count, 1)
+
+        def tile(b: Value, _: list[Value]) -> list[Value]:
+            rows = [f.at(k, f.umin(f.add(b, n), last), self.stride) for n in range(PANEL)]
+            to = f.at(self.key_tiles, b, self.row)
+            for step in range(self.steps):
+                # What is multiplied with a pair of features is next to it: words of 32 bits.
+                words = [f.load(VECTOR, f.at(row, step * LINE), align=2) for row in rows]
+                for line, column in enumerate(transposed(f, words)):
+                    at = f.at(to, step * amx.TILE_BYTES + line * LINE)
+                    f.store(column, at, align=64)
+            return []
+
+        f.for_(0, self._whole(count), PANEL, [], tile)
+
+    def _value_tiles(self, v: Value, count: Value) -> None:
+        """Write values as tiles `[keys / 32][head_dim / 16]`, the last one again beyond it."""
+        f, last = self.f, self.f.sub(count, 1)
+        low = [lane for i in range(16) for lane in (i, 32 + i)]
+
+        def pair(j: Value, _: list[Value]) -> list[Value]:
+            rows = [f.at(v, f.umin(f.add(f.mul(j, 2), n), last), self.stride) for n in range(2)]
+            group, line = f.lshr(j, 4), f.and_(j, amx.ROWS - 1)
+            to = f.at(f.at(self.value_tiles, group, self.chunks * amx.TILE_BYTES), line, LINE)
+            for step in range(self.steps):
+                a, b = (f.load("<32 x i16>", f.at(row, step * LINE), align=2) for row in rows)
+                for half in range(2):
+                    both = f.shuffle(a, b, [lane + 16 * half for lane in low])
+                    f.store(both, f.at(to, (2 * step + half) * amx.TILE_BYTES), align=64)
+            return []
+
+        f.for_(0, f.lshr(self._whole(count), 1), 1, [], pair)
+
+    def _whole(self, count: Value) -> Value:
+        """Return a number of keys, rounded up to what a product takes in at a time."""
+        return self.f.and_(self.f.add(count, amx.DEPTH - 1), -amx.DEPTH)
+
+    # A block of queries
+
+    def _attend(self, q: Value, b: Value, rows: Value, keys: Value, first: Value) -> None:
+        """Emit the attention of up to 32 queries to a span of keys, the first one or another."""
+        f = self.f
+        state, sums = f.at(self.state, b, 8), f.at(self.sums, b, 2 * self.row)
+        self._load_queries(q, rows)
+        self._scores(self._whole(keys))
+        f.for_(0, rows, 1, [], lambda r, _: self._softmax(r, keys, state, first) or [])
+
+        def rescale(r: Value, _: list[Value]) -> list[Value]:
+            factor = f.splat(f.load("float", f.at(self.factors, r, 4)), PANEL)
+            for c in range(self.chunks):
+                at = f.at(f.at(sums, r, 2 * self.row), c * LINE)
+                f.store(f.fmul(f.load(VECTOR, at), factor), at)
+            return []
+
+        f.if_(first, list, lambda: f.for_(0, rows, 1, [], rescale))
+        for c in range(0, self.chunks, 2):
+            self._values(f.at(sums, c * LINE), c, self._whole(keys), first)
+
+    def _load_queries(self, q: Value, rows: Value) -> None:
+        """Copy a block's queries; beyond the last one it comes again."""
+        f = self.f
+
+        def row(r: Value, _: list[Value]) -> list[Value]:
+            source = f.at(q, f.umin(r, f.sub(rows, 1)), self.stride)
+            for line in range(0, self.row, LINE):
+                at = f.at(f.at(self.queries, r, self.row), line)
+                f.store(f.load(VECTOR, f.at(source, line), align=2), at, align=64)
+            return []
+
+        f.for_(0, HIGH, 1, [], row)
+
+    def _scores(self, keys: Value) -> None:
+        """Write the scores of a block's queries on so many keys, a multiple of 32."""
+        f = self.f
+
+        def pair(j: Value, _: list[Value]) -> list[Value]:
+            at = f.at(self.key_tiles, j, self.row)
+            for c in range(4):
+                amx.zero(f, c)
+            for step in range(self.steps):
+                for n in range(2):
+                    block = f.at(self.queries, n * amx.ROWS * self.row + step * LINE)
+                    amx.load(f, 4 + n, block, self.row)
+                    tile = f.at(at, (n * self.steps + step) * amx.TILE_BYTES)
+                    amx.load(f, 6 + n, tile, LINE)
+                for c in range(4):
+                    amx.multiply(f, c, 4 + c // 2, 6 + c % 2)
+            to = f.at(self.scores, j, 4)
+            for c in range(4):
+                spot = f.at(to, c // 2 * amx.ROWS * _SCORES + c % 2 * LINE)
+                amx.store(f, c, spot, _SCORES)
+            return []
+
+        f.for_(0, keys, amx.DEPTH, [], pair)
+
+    def _softmax(self, r: Value, keys: Value, state: Value, first: Value) -> None:
+        """Make weights of a row's scores, zero beyond the last key, and update its state."""
+        f = self.f
+        scores, weights = f.at(self.scores, r, _SCORES), f.at(self.weights, r, _WEIGHTS)
+        largest_at, total_at = f.at(state, r, 4), f.at(f.at(state, HIGH * 4), r, 4)
+        scale = f.splat(f32(self.scale), PANEL)
+        whole = f.sub(self._whole(keys), amx.DEPTH)
+
+        def pair(at: Value) -> list[Value]:
+            return [f.load(VECTOR, f.at(f.at(scores, at, 4), n * LINE)) for n in range(2)]
+
+        left = f.splat(f.cast("trunc", f.sub(keys, whole), "i32"), PANEL)
+        minus = f.splat(f32(-math.inf), PANEL)
+        lanes = [f.vector("i32", range(n, n + PANEL)) for n in (0, PANEL)]
+        last = [
+            f.select(f.icmp("slt", lane, left), score, minus)
+            for lane, score in zip(lanes, pair(whole), strict=True)
+        ]
+
+        def larger(at: Value, tops: list[Value]) -> list[Value]:
+            return [larger_of(f, v, top) for v, top in zip(pair(at), tops, strict=True)]
+
+        tops = f.for_(0, whole, amx.DEPTH, last, larger)
+        old = f.select(first, f32(-math.inf), f.load("float", largest_at))
+        top = f.fmul(f.reduce("maxnum", larger_of(f, *tops)), f32(self.scale))
+        top = f.select(f.fcmp("ogt", old, top), old, top)
+        f.store(top, largest_at)
+        shift = f.fneg(f.splat(top, PANEL))
+
+        def weigh(at: Value, values: list[Value], total: Value) -> Value:
+            both = [exp2_of_weights(f, f.fma(v, scale, shift)) for v in values]
+            f.store(amx.joined(f, *both), f.at(weights, at, _WORD), align=64)
+            return f.fadd(total, f.fadd(*both))
+
+        (total,) = f.for_(
+            0, whole, amx.DEPTH, [f.zero(VECTOR)], lambda at, t: [weigh(at, pair(at), t[0])]
+        )
+        total = f.reduce("fadd", weigh(whole, last, total))
+
+        def go_on() -> list[Value]:
+            factor = f.extract(exp2_of_weights(f, f.splat(f.fsub(old, top), PANEL)), 0)
+            f.store(factor, f.at(self.factors, r, 4))
+            return [f.fma(f.load("float", total_at), factor, total)]
+
+        f.store(f.if_(first, lambda: [total], go_on)[0], total_at)
+
+    def _values(self, sums: Value, chunk: int, keys: Value, first: Value) -> None:
+        """Add weights times values to two tiles of features of a block's rows, from `chunk` on."""
+        f, row = self.f, 2 * self.row
+        spots = [f.at(sums, c // 2 * amx.ROWS * row + c % 2 * LINE) for c in range(4)]
+
+        def each(emit: Callable[[int, Value], None]) -> list[Value]:
+            for c, at in enumerate(spots):
+                emit(c, at)
+            return []
+
+        def step(i: Value, _: list[Value]) -> list[Value]:
+            tiles = f.at(f.at(self.value_tiles, i, self.row), chunk * amx.TILE_BYTES)
+            for n in range(2):
+                block = f.at(f.at(self.weights, n * amx.ROWS * _WEIGHTS), i, _WORD)
+                amx.load(f, 4 + n, block, _WEIGHTS)
+                amx.load(f, 6 + n, f.at(tiles, n * amx.TILE_BYTES), LINE)
+            for c in range(4):
+                amx.multiply(f, c, 4 + c // 2, 6 + c % 2)
+            return []
+
+        f.if_(
+            first,
+            lambda: each(lambda c, _: amx.zero(f, c)),
+            lambda: each(lambda c, at: amx.load(f, c, at, row)),
+        )
+        f.for_(0, keys, amx.DEPTH, [], step)
+        each(lambda c, at: amx.store(f, c, at, row))
+
+    def _finish(self, out: Value, b: Value, rows: Value) -> None:
+        """Write a block's results: sums of values over those of weights."""
+        f = self.f
+        totals = f.at(f.at(self.state, b, 8), HIGH * 4)
+        sums = f.at(self.sums, b, 2 * self.row)
+
+        def row(r: Value, _: list[Value]) -> list[Value]:
+            inverse = f.splat(f.fdiv(f32(1.0), f.load("float", f.at(totals, r, 4))), PANEL)
+            own, to = f.at(sums, r, 2 * self.row), f.at(out, r, self.stride)
+            for c in range(0, self.chunks, 2):
+                both = [f.fmul(f.load(VECTOR, f.at(own, (c + n) * LINE)), inverse) for n in (0, 1)]
+                f.store(amx.joined(f, *both), f.at(to, c * LINE // 2), align=2)
+            return []
+
+        f.for_(0, rows, 1, [], row)
+
+
+def _blocks(head_dim: int) -> int:
+    """Return the blocks of queries of a unit, at most."""
+    return max(1, _SUMS // (HIGH * head_dim * 4))
+
+
+def configured(f: Function) -> None:
+    """Configure all tiles at their full size."""
+    amx.configure(f, f.scratch("tiles", amx.ROW_BYTES), [i64(amx.ROWS)] * 8)
