@@ -111,7 +111,7 @@ def batch(model: Any, prompt: list[int]) -> list[str]:
 
 
 def facts() -> tuple[int, int, int, int]:
-    from rlx.runtime.jit import Compilations
+    from rlx.runtime.compilations import Compilations
     from rlx.runtime.memory import rss_anon
 
     files = len(os.listdir("/proc/self/fd"))

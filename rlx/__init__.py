@@ -65,6 +65,7 @@ if TYPE_CHECKING:
     from rlx.jit.function import jit as jit
     from rlx.lowering.target import Target as Target
     from rlx.passes.plan_graph import plan_graph as plan_graph
+    from rlx.runtime.compilations import no_compile as no_compile
 
 __version__ = "0.1.0"
 
@@ -86,6 +87,7 @@ _NAMES = {
     "rlx.contract.symbols": "DimBinding sym",
     "rlx.contract.variant": "ModelPhase ModelVariant",
     "rlx.passes.plan_graph": "plan_graph",
+    "rlx.runtime.compilations": "no_compile",
     "rlx.flow.context": "FlowCtx",
     "rlx.flow.profile": "CompileProfile",
     "rlx.flow.source": "WeightSource",

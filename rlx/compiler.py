@@ -7,11 +7,13 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from rlx.runtime.compiled import Compiled
+from rlx.runtime.compiled import Compiled, dump_folder
+from rlx.runtime.stages import stage
 
 if TYPE_CHECKING:
     from xdsl.dialects.builtin import ModuleOp
 
+    from rlx.dump import Dump
     from rlx.flow.profile import CompileProfile
     from rlx.lowering.manifest import Manifest
     from rlx.lowering.target import Target
@@ -39,22 +41,50 @@ def collector_paused() -> Generator[None]:
 
 @collector_paused()
 def compile_text(
-    module: ModuleOp, target: Target, profile: CompileProfile | None = None
+    module: ModuleOp,
+    target: Target,
+    profile: CompileProfile | None = None,
+    dump: Dump | None = None,
 ) -> tuple[Manifest, str]:
     """Lower a module of any level; return its manifest and its LLVM IR. The module is rewritten."""
-    from rlx.lowering.extract import manifest_of
-    from rlx.lowering.program import lower
-    from rlx.passes.pipelines import run_to
+    with stage("imports"):
+        from rlx.lowering.extract import manifest_of
+        from rlx.lowering.program import lower
+        from rlx.passes.pipelines import run_to
 
-    run_to(module, "lir", profile)
-    return manifest_of(module), lower(module, target)
+    run_to(module, "lir", profile, dump.stage if dump is not None else None)
+    with stage("emission"):
+        return manifest_of(module), lower(module, target)
 
 
 def compile_program(
-    module: ModuleOp, target: Target, profile: CompileProfile | None = None
+    module: ModuleOp, target: Target, profile: CompileProfile | None = None, what: str = ""
 ) -> Compiled:
-    """Compile a module of any level to object code."""
+    """
+    Compile a module of any level to object code; `what` it is stands in messages.
+
+    Raises RlxError inside of `rlx.no_compile()`.
+    """
+    from rlx.runtime.compilations import check_allowed
     from rlx.runtime.jit import compile_object
 
-    manifest, text = compile_text(module, target, profile)
-    return Compiled(manifest, compile_object(text, target))
+    what = what or f"the program {_name(module)}"
+    check_allowed(what)
+    dump = _dump(what)
+    manifest, text = compile_text(module, target, profile, dump)
+    if dump is not None:
+        dump.code(text, target)
+    return Compiled(manifest, compile_object(text, target, what))
+
+
+def _name(module: ModuleOp) -> str:
+    return module.sym_name.data if module.sym_name is not None else "without a name"
+
+
+def _dump(what: str) -> Dump | None:
+    """Return where the stages of a program go, where RLX_DUMP asks for them."""
+    if dump_folder() is None:
+        return None
+    from rlx.dump import Dump
+
+    return Dump.of(what)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
 
+from rlx import beside
 from rlx.checks import choice, integer
 from rlx.compiler import STAGES, collector_paused, compile_program, compile_text
 from rlx.contract.quant import KV_FORMATS, KvFormat
@@ -22,12 +24,14 @@ from rlx.lowering.amx import has_amx
 from rlx.lowering.target import Target
 from rlx.models.registry import Family, family
 from rlx.runtime.cache import ObjectCache
-from rlx.runtime.compiled import Compiled, source_digest
+from rlx.runtime.compilations import Tally, counted
+from rlx.runtime.compiled import Compiled, from_cache, source_digest
 from rlx.runtime.contents import contents_digest
 from rlx.runtime.language import LanguageModel, Stats
 from rlx.runtime.memory import Block, Resident, Segment, address_of
 from rlx.runtime.program import Program, check_shared, packed_weights
 from rlx.runtime.recorder import Recorder
+from rlx.runtime.stages import shown, stage
 from rlx.runtime.threads import Team
 
 if TYPE_CHECKING:
@@ -98,6 +102,10 @@ class Model:
         set_marks(module, self.marks)
         return module
 
+    @property
+    def label(self) -> str:
+        return self.file.path.name
+
     def key(self, program: str, target: Target) -> str:
         """Return the key of a compiled program: it covers all that can change its code."""
         import llvmlite
@@ -165,34 +173,80 @@ class Programs(Protocol):
     @property
     def profile(self) -> CompileProfile | None: ...
 
+    @property
+    def label(self) -> str:
+        """Return its name for people."""
+        ...
+
     def build(self, program: str) -> ModuleOp: ...
 
     def key(self, program: str, target: Target) -> str: ...
 
 
+def compiled(model: Model, target: Target) -> list[Compiled]:
+    """Return a model's programs from the cache; those that aren't there are compiled, and kept."""
+    keys = {name: model.key(name, target) for name in PROGRAMS}
+    *_, last = PROGRAMS
+    if any(map(ObjectCache().has, keys.values())) or not beside.pays():
+        return [_compiled(model, name, target, key) for name, key in keys.items()]
+    with beside.compiled_beside(model, last, target, keys[last]) as wait:
+        return [
+            _compiled(model, name, target, key, wait if name == last else None)
+            for name, key in keys.items()
+        ]
+
+
 def compiled_program(model: Programs, name: str, target: Target) -> Compiled:
     """Return a program from the cache, or compile it and keep it there."""
-    cache, key = ObjectCache(), model.key(name, target)
-    found = cache.get(key)
-    if found is not None:
-        return Compiled.from_bytes(found)
+    return _compiled(model, name, target, model.key(name, target))
+
+
+def _compiled(
+    model: Programs,
+    name: str,
+    target: Target,
+    key: str,
+    elsewhere: Callable[[], Compiled | None] | None = None,
+) -> Compiled:
+    def make() -> Compiled:
+        found = elsewhere() if elsewhere is not None else None
+        return found or compile_one(model, name, target)
+
+    return from_cache(key, _what(model, name), make)[0]
+
+
+def _what(model: Programs, name: str) -> str:
+    return f"{name} of {model.label}"
+
+
+def compile_one(model: Programs, name: str, target: Target) -> Compiled:
+    """Compile a program, whatever the cache has."""
     with collector_paused():
-        compiled = compile_program(model.build(name), target, model.profile)
-    cache.put(key, compiled.to_bytes())
-    return compiled
+        with stage("imports and HIR"):
+            module = model.build(name)
+        return compile_program(module, target, model.profile, _what(model, name))
 
 
 def packed_in_cache(file: MappedFile, source: WeightSource, program: Program) -> Block:
     """Return a model's packed weights; the pages of its file are given back."""
-
-    def pack(weights: Block) -> None:
-        program.pack(source.raw, weights)
-        if file.changed():
-            raise RlxError(f"{file.path}: the file changed while it was read: load it again")
-
-    weights = packed_weights(program, contents_digest(file.data, file.stat), pack)
+    contents, what = digest_of(file), f"weights of {file.path.name}"
+    weights = packed_weights(program, contents, lambda w: pack(file, source, program, w), what)
     file.release()
     return weights
+
+
+def digest_of(file: MappedFile) -> str:
+    """Return a digest of all bytes of a file."""
+    with stage("digest of the file"):
+        return contents_digest(file.data, file.stat)
+
+
+def pack(file: MappedFile, source: WeightSource, program: Program, weights: Block) -> None:
+    """Fill a segment with a model's packed weights; raises RlxError if its file changes."""
+    with stage("packing"):
+        program.pack(source.raw, weights)
+    if file.changed():
+        raise RlxError(f"{file.path}: the file changed while it was read: load it again")
 
 
 def _verify_plans(model: Model) -> None:
@@ -208,7 +262,7 @@ def _verify_plans(model: Model) -> None:
             raise RlxError(f"the plan of {name} is wrong, a defect of rlx: {'; '.join(problems)}")
 
 
-def _end_tokens(file: GgufFile) -> frozenset[int]:
+def end_tokens(file: GgufFile) -> frozenset[int]:
     """Return the tokens that end an answer, also where the tokenizer's kind is not supported."""
     try:
         return Tokenizer.from_gguf(file).eos_ids
@@ -243,6 +297,9 @@ def load(
     Load a model and compile it for this machine: a language model from a GGUF file, or an encoder
     of texts from a folder (see `rlx.encoders`).
 
+    The folder that `rlx compile` made of a language model is loaded as it is: nothing is compiled, and options
+    that are given must be those that it was compiled with.
+
     `precision`: `exact` has f32's accuracy in activations and products. `fast` rounds activations
     to 16 bits before the products of decode with quantised weights (`lowering/digits.py`), rounds
     what prefill multiplies to bf16 where the CPU has a matrix unit for that, and functions such as
@@ -258,52 +315,64 @@ def load(
     the precision is fast.
     Raises RlxError for a file or an option that rlx can't serve.
     """
-    if isinstance(cast(object, path), str | os.PathLike) and os.path.isdir(path):
+    started = time.perf_counter()
+    options = Options(precision, threads, max_context, verify, profile, kv_cache)
+    if not isinstance(cast(object, path), str | os.PathLike):
+        raise RlxError(f"path: expected that of a GGUF file, got {path!r}")
+    if os.path.isdir(path):
+        from rlx.deploy import FACTS, load_folder
+
+        if os.path.exists(os.path.join(path, FACTS)):
+            return load_folder(Path(path), options)
         from rlx.encoders import load_encoder
 
         if kv_cache != "auto":
             raise RlxError(f"kv_cache: an encoder keeps no keys and values, got {kv_cache!r}")
         return load_encoder(path, precision, threads, max_context, verify, profile)
-    started = time.perf_counter()
-    model = open_model(path, max_context, profile, kv_cache, precision)
-    if verify:
-        _verify_plans(model)
-    from rlx.runtime.jit import Compilations
+    with shown(f"loading {Path(path).name}"), counted() as tally:
+        return _load(path, options, tally, started)
 
-    compiled = Compilations.count
-    team = Team(threads)
-    target = Target.host()
+
+class Options(NamedTuple):
+    """What `load` was asked for, beside a path."""
+
+    precision: str
+    threads: int | None
+    max_context: int | None
+    verify: bool
+    profile: CompileProfile | str | os.PathLike[str] | None
+    kv_cache: str
+
+
+def _load(
+    path: str | os.PathLike[str], options: Options, tally: Tally, started: float
+) -> LanguageModel:
+    with stage("reading the file's head"):
+        model = open_model(
+            path, options.max_context, options.profile, options.kv_cache, options.precision
+        )
+    if options.verify:
+        _verify_plans(model)
+    team, target = Team(options.threads), Target.host()
     before = time.perf_counter()
-    programs = [compiled_program(model, name, target) for name in PROGRAMS]
-    compile_s = time.perf_counter() - before if Compilations.count > compiled else 0.0
-    state = Segment(max(programs[0].manifest.state_bytes, 64))
-    prefill, decode = (Program(p.manifest, p.code, team, state) for p in programs)
-    check_shared([prefill, decode])
-    weights = packed_in_cache(model.file.file, model.source, prefill)
-    for program in (prefill, decode):
-        program.start(weights)
-    stats = Stats(
-        load_s=time.perf_counter() - started,
-        compile_s=compile_s,
-        compilations=Compilations.count - compiled,
-        threads=team.threads,
-        kv_cache=model.kv_cache,
-        arena_bytes=sum(p.manifest.arena_bytes for p in programs),
-        arena_lower_bound_bytes=sum(p.manifest.arena_lower_bound_bytes for p in programs),
-        state_bytes=decode.manifest.state_bytes,
-        weight_bytes=decode.manifest.weight_segment_bytes,
-        packed_file_bytes=weights.mapped_bytes,
-        weight_bytes_per_step=decode.manifest.weight_bytes_per_step,
-        barriers_per_step=decode.manifest.barriers_per_step,
-        kernels_per_step=decode.manifest.launches_per_step,
-        kernels=prefill.manifest.kernels + decode.manifest.kernels,
-    )
+    with stage("programs"):
+        found = compiled(model, target)
+    compile_s = time.perf_counter() - before
+    started_up = start(found, team, lambda p: packed_in_cache(model.file.file, model.source, p))
+    (prefill, decode), weights = started_up.programs, started_up.weights
+    stats = stats_of(started_up, team, model.kv_cache)
+    stats.compilations = tally.count
+    stats.compile_s = compile_s if tally.count else 0.0
 
     def marked(recorder: Recorder) -> tuple[Program, Program]:
         """Return the programs compiled with marks, on the same threads, weights and state."""
         with_marks = replace(model, marks=True)
-        found = [compiled_program(with_marks, name, target) for name in PROGRAMS]
-        prefill, decode = (Program(p.manifest, p.code, team, state, False, recorder) for p in found)
+        with counted() as tally:
+            found = compiled(with_marks, target)
+        stats.compilations += tally.count
+        prefill, decode = (
+            Program(p.manifest, p.code, team, started_up.state, False, recorder) for p in found
+        )
         for program in (prefill, decode):
             program.start(weights)
         return prefill, decode
@@ -312,15 +381,58 @@ def load(
         data = model.file.file.data
         return Resident.of_process(weights.address, address_of(data))
 
+    ends = end_tokens(model.file)
+    stats.load_s = time.perf_counter() - started
     return LanguageModel(
         prefill,
         decode,
         make_tokenizer=lambda: Tokenizer.from_gguf(model.file),
-        end_tokens=_end_tokens(model.file),
+        end_tokens=ends,
         vocab=model.config.vocab,
         capacity=model.max_context,
         stats=stats,
         marked=marked,
         resident=resident,
         print_ir=lambda stage, program: print_ir(model, stage, program),
+    )
+
+
+class Started(NamedTuple):
+    """Programs of a model that are ready to run, with the segments that they share."""
+
+    programs: list[Program]
+    state: Segment
+    weights: Block
+
+
+def start(found: Sequence[Compiled], team: Team, weights_of: Callable[[Program], Block]) -> Started:
+    """Return compiled programs of a model at work on a team; the first one can pack weights."""
+    state = Segment(max(found[0].manifest.state_bytes, 64))
+    with stage("loading the code"):
+        programs = [Program(p.manifest, p.code, team, state) for p in found]
+    check_shared(programs)
+    with stage("weights"):
+        weights = weights_of(programs[0])
+    with stage("prologues"):
+        for program in programs:
+            program.start(weights)
+    return Started(programs, state, weights)
+
+
+def stats_of(started: Started, team: Team, kv_cache: str) -> Stats:
+    """Return the facts of a model's programs, of which the last one decodes."""
+    manifests = [p.manifest for p in started.programs]
+    decode = manifests[-1]
+    return Stats(
+        threads=team.threads,
+        kv_cache=kv_cache,
+        arena_bytes=sum(m.arena_bytes for m in manifests),
+        arena_lower_bound_bytes=sum(m.arena_lower_bound_bytes for m in manifests),
+        state_bytes=decode.state_bytes,
+        weight_bytes=decode.weight_segment_bytes,
+        packed_file_bytes=started.weights.mapped_bytes,
+        weight_bytes_per_step=decode.weight_bytes_per_step,
+        barriers_per_step=decode.barriers_per_step,
+        kernels_per_step=decode.launches_per_step,
+        kernels=sum(m.kernels for m in manifests),
     )

@@ -46,6 +46,10 @@ class EncoderModel:
     profile: CompileProfile | None
     precision: Precision
 
+    @property
+    def label(self) -> str:
+        return self.folder.name
+
     def build(self, program: str = PROGRAM) -> ModuleOp:
         from rlx.dialects.lir import set_precision
 
@@ -154,7 +158,7 @@ def load_encoder(
     model = open_encoder(path, precision, max_context, profile)
     if verify:
         model.verify_plan()
-    from rlx.runtime.jit import Compilations
+    from rlx.runtime.compilations import Compilations
 
     compiled = Compilations.count
     team, target = Team(threads), Target.host()

@@ -23,8 +23,10 @@ from rlx.flow.profile import CompileProfile
 from rlx.flow.source import MapWeights, WeightInfo, WeightSource
 from rlx.lowering.manifest import Io, Manifest
 from rlx.lowering.target import Target
+from rlx.runtime.compilations import check_allowed, counted
 from rlx.runtime.memory import Segment
 from rlx.runtime.program import Program
+from rlx.runtime.stages import shown
 from rlx.runtime.threads import Team
 
 if TYPE_CHECKING:
@@ -83,8 +85,20 @@ def compile(
         weights = MapWeights(weights or {})
     if precision is not None:
         precision = choice("precision", precision, PRECISIONS)
-    built = build(module, target, CompileProfile.of(profile), precision)
-    return CompiledFunction(built, weights, threads)
+    check_allowed("a module")
+    with shown("compiling a module"), counted() as tally:
+        built = build(module, target, CompileProfile.of(profile), precision)
+        function = CompiledFunction(built, weights, threads)
+    function.stats = Stats(tally.count, tally.seconds)
+    return function
+
+
+@dataclass
+class Stats:
+    """What a compiled program has cost: modules that LLVM compiled, and its seconds for them."""
+
+    compilations: int = 0
+    llvm_s: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -195,6 +209,7 @@ class CompiledFunction:
             self._program.pack(weights.raw, packed)
         self._program.start(packed)
         self._lock = threading.Lock()
+        self.stats = Stats()
 
     @property
     def manifest(self) -> Manifest:

@@ -161,10 +161,10 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 @pytest.fixture
 def folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """A cache folder of a test's own, which is not there yet; warnings are given again."""
-    from rlx.runtime import cache
+    from rlx.runtime import cache_files
 
     monkeypatch.setenv("RLX_CACHE_DIR", str(tmp_path / "cache"))
-    monkeypatch.setattr(cache, "_warned", set())
+    monkeypatch.setattr(cache_files, "_warned", set())
     return tmp_path / "cache"
 
 

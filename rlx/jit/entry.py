@@ -226,29 +226,27 @@ def compile_trace(
     With a recorder it has marks.
     """
     from rlx.lowering.target import Target
-    from rlx.runtime.cache import ObjectCache
     from rlx.runtime.calls import shared_team
-    from rlx.runtime.compiled import Compiled
+    from rlx.runtime.compiled import Compiled, from_cache
     from rlx.runtime.memory import Segment
     from rlx.runtime.program import Program
 
-    target = Target.host()
-    cache, key = ObjectCache(), _key(trace, target, precision, recorder is not None)
-    found = cache.get(key)
-    if found is not None:
-        compiled = Compiled.from_bytes(found)
-    else:
+    target, marks = Target.host(), recorder is not None
+    what = f"the function {trace.name}"
+
+    def make() -> Compiled:
         from rlx.compiler import collector_paused, compile_program
 
         with collector_paused():
             from rlx.jit.build import build
 
-            compiled = compile_program(build(trace, precision, recorder is not None), target)
-        cache.put(key, compiled.to_bytes())
+            return compile_program(build(trace, precision, marks), target, what=what)
+
+    compiled, cached = from_cache(_key(trace, target, precision, marks), what, make)
     team = shared_team(threads)
     program = Program(compiled.manifest, compiled.code, team, Segment(64), poison, recorder)
     program.start(Segment(64))
-    return program, found is not None
+    return program, cached
 
 
 def _key(trace: Trace, target: Target, precision: str, marks: bool) -> str:

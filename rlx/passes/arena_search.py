@@ -147,7 +147,7 @@ def _kernel() -> Callable[..., None]:
     module = Module(target)
     params = [*(("ptr", name) for name in _ARRAYS), ("i64", "count")]
     _Emitter(module.function("search", params, exported=True)).emit()
-    engine = Engine(compile_object(module.text, target))
+    engine = Engine(compile_object(module.text, target, "the planner's search"))
     function: Any = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * len(_ARRAYS), ctypes.c_int64)(
         engine.address("search")
     )

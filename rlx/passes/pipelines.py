@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from rlx.errors import RlxError
@@ -116,10 +116,16 @@ def _passes(text: str) -> Iterator[ModulePass]:
         yield PASSES[spec.name]().from_spec(spec)
 
 
-def run_to(module: ModuleOp, stage: str, profile: CompileProfile | None = None) -> None:
+def run_to(
+    module: ModuleOp,
+    stage: str,
+    profile: CompileProfile | None = None,
+    reached: Callable[[str, ModuleOp], None] | None = None,
+) -> None:
     """
     Bring a module to the stage `hir`, `mir` or `lir`; it is rewritten.
 
+    `reached` is called with each stage that it comes to, that it is given in too, and the module.
     The passes are the default ones, or those that a profile asks for; one that is `verbose` tells
     on stderr what each does. A planned module is left as it is: its plan is not made again. Checks
     run at the boundaries of stages.
@@ -127,17 +133,24 @@ def run_to(module: ModuleOp, stage: str, profile: CompileProfile | None = None) 
     from xdsl.context import Context
 
     from rlx.dialects import lir
+    from rlx.dialects.levels import stage_of
     from rlx.passes.diagnostics import verify
     from rlx.passes.verify_stage import verify_stage
+    from rlx.runtime import stages
 
     def check(stage: str) -> None:
-        verify(module)
-        verify_stage(module, stage)
+        with stages.stage("verification"):
+            verify(module)
+            verify_stage(module, stage)
+        if reached is not None:
+            reached(stage, module)
 
     if any(isinstance(op, lir.ProgramOp) for op in module.ops):
         check("lir")
         return
     verify(module)
+    if reached is not None and (given := stage_of(module)) == "hir":
+        reached(given, module)
     if stage == "hir":
         return
     verbose = profile is not None and profile.passes.verbose
@@ -147,7 +160,8 @@ def run_to(module: ModuleOp, stage: str, profile: CompileProfile | None = None) 
             if stage == "mir":
                 return
         started = time.perf_counter()
-        p.apply(Context(), module)
+        with stages.stage(p.name):
+            p.apply(Context(), module)
         if verbose:
             _tell(p, module, time.perf_counter() - started)
     check("lir")

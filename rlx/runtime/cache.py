@@ -1,5 +1,5 @@
 """
-The cache folder, and what it holds of compiled objects; `packed.py` has the packed weights.
+Compiled objects in the cache folder; `packed.py` has the packed weights.
 
 Everything is addressed by a key over what it was made from, written beside its place and renamed
 into it, and checked byte for byte when it is read: so nothing need be on the disk before it is
@@ -9,44 +9,63 @@ renamed. Where the folder cannot be written to, rlx works without it.
 from __future__ import annotations
 
 import os
-import sys
 import tempfile
-import time
-import warnings
 from contextlib import suppress
 from hashlib import blake2b
 from pathlib import Path
+from typing import NamedTuple
 
-_OBJECT_MAGIC = b"rlxobj01"
+from rlx.runtime.cache_files import (
+    TEMPORARY,
+    cache_dir,
+    lock,
+    make_folder,
+    remove,
+    warn_no_cache,
+)
+from rlx.runtime.room import make_room, used_now
+
+MAGIC = b"rlxobj02"
 _CHECKSUM = 16
+_DATA = len(MAGIC) + _CHECKSUM
+_MOST_LABEL = 255
 
 ABANDONED_S = 60.0
 """Age in seconds from which an object's temporary file is removed, if its writer is gone."""
 
-_warned: set[str] = set()
+_elsewhere: list[Path] = []
 
 
-def warn_once(subject: str, message: str) -> None:
-    """Warn of a subject the first time that it comes up in this process."""
-    if subject not in _warned:
-        _warned.add(subject)
-        warnings.warn(message, RuntimeWarning, stacklevel=3)
+def read_also(folder: Path) -> None:
+    """Let objects also be read from another folder, which nothing is written to."""
+    if folder not in _elsewhere:
+        _elsewhere.append(folder)
 
 
-def cache_dir() -> Path:
-    """Return RLX_CACHE_DIR, or the place for rlx in the platform's cache folder."""
-    if chosen := os.environ.get("RLX_CACHE_DIR"):
-        return Path(chosen)
-    home = os.path.expanduser("~")
-    if not os.path.isabs(home):
-        # No home folder is known: a path under a file stands for "no cache".
-        home = os.devnull
-    if sys.platform == "win32":
-        return Path(os.environ.get("LOCALAPPDATA") or Path(home, "AppData", "Local"), "rlx")
-    if sys.platform == "darwin":
-        return Path(home, "Library", "Caches", "rlx")
-    xdg = os.environ.get("XDG_CACHE_HOME", "")
-    return Path(xdg if os.path.isabs(xdg) else Path(home, ".cache"), "rlx")
+class Stored(NamedTuple):
+    """What an object's file holds: what the object is, for people, and its bytes."""
+
+    label: str
+    data: bytes
+
+    @staticmethod
+    def read(path: Path) -> Stored | None:
+        """
+        Return what the file of an object holds; None where it is damaged, or of another object.
+
+        Raises OSError where it can't be read.
+        """
+        stored = path.read_bytes()
+        rest = stored[_DATA:]
+        if not rest or stored[:_DATA] != MAGIC + _checksum(path.name, rest):
+            return None
+        return Stored(rest[1 : 1 + rest[0]].decode(errors="replace"), rest[1 + rest[0] :])
+
+    def bytes_of(self, key: str) -> bytes:
+        """Return what the file of a key holds."""
+        label = self.label.encode()[:_MOST_LABEL]
+        rest = bytes([len(label)]) + label + self.data
+        return MAGIC + _checksum(key, rest) + rest
 
 
 class ObjectCache:
@@ -65,35 +84,44 @@ class ObjectCache:
             digest.update(data)
         return digest.hexdigest()
 
+    def has(self, key: str) -> bool:
+        """Return whether there is a blob, perhaps a damaged one."""
+        return any((folder / key).exists() for folder in (self._folder, *_elsewhere))
+
     def get(self, key: str) -> bytes | None:
         """Return the blob, or None where there is none; a damaged one is removed."""
-        path = self._folder / key
-        try:
-            stored = path.read_bytes()
-        except OSError:
-            return None
-        start = len(_OBJECT_MAGIC) + _CHECKSUM
-        if stored[:start] == _OBJECT_MAGIC + _checksum(stored[start:]):
-            return stored[start:]
-        remove(path)
+        for folder in (self._folder, *_elsewhere):
+            try:
+                stored = Stored.read(folder / key)
+            except OSError:
+                continue
+            if stored is not None:
+                if folder is self._folder:
+                    used_now(folder / key)
+                return stored.data
+            if folder is self._folder:
+                remove(folder / key)
         return None
 
-    def put(self, key: str, data: bytes) -> None:
-        """Store a blob; where that fails, warn once and go on without."""
+    def put(self, key: str, data: bytes, label: str = "") -> None:
+        """Store a blob with what it is for people; where that fails, warn once and go on."""
         temporary = None
+        content = Stored(label, data).bytes_of(key)
         try:
             fd, temporary = _temporary(self._folder / key)
             with open(fd, "wb") as f:
-                f.write(_OBJECT_MAGIC + _checksum(data) + data)
+                f.write(content)
             os.replace(temporary, self._folder / key)
         except OSError as e:
             if temporary:
                 remove(temporary)
             warn_no_cache(e)
+        else:
+            make_room(len(content))
 
 
-def _checksum(data: bytes) -> bytes:
-    return blake2b(data, digest_size=_CHECKSUM).digest()
+def _checksum(key: str, data: bytes) -> bytes:
+    return blake2b(data, digest_size=_CHECKSUM, key=key.encode()[:64]).digest()
 
 
 def _temporary(path: Path) -> tuple[int, Path]:
@@ -104,54 +132,7 @@ def _temporary(path: Path) -> tuple[int, Path]:
     """
     folder = make_folder(path, ABANDONED_S)
     prefix = f"{path.name}.{os.getpid()}."
-    fd, name = tempfile.mkstemp(suffix=".tmp", prefix=prefix, dir=folder)
+    fd, name = tempfile.mkstemp(suffix=TEMPORARY, prefix=prefix, dir=folder)
     with suppress(OSError):
         lock(fd)
     return fd, Path(name)
-
-
-def make_folder(path: Path, abandoned_s: float) -> Path:
-    """
-    Make the folder of `path`, free of what killed writers left in it, and return it.
-
-    A temporary file younger than `abandoned_s` stays: its writer may not have locked it yet.
-    """
-    folder = path.parent
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    for left in folder.glob("*.tmp"):
-        with suppress(OSError):
-            if time.time() - left.stat().st_mtime < abandoned_s:
-                continue
-            with left.open("rb") as f:
-                lock(f.fileno())
-                if is_at(f.fileno(), left):
-                    left.unlink()
-    return folder
-
-
-def lock(fd: int) -> None:
-    """Lock a file until it is closed; raise BlockingIOError where another has it locked."""
-    if sys.platform == "win32":
-        # Nothing to do: a file that a process has open can't be removed there.
-        return
-    import fcntl
-
-    fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-
-
-def is_at(fd: int, path: Path) -> bool:
-    """Return whether an open file still has its path: it may have been renamed or removed."""
-    try:
-        return os.path.samestat(os.fstat(fd), path.stat())
-    except OSError:
-        return False
-
-
-def remove(path: Path) -> None:
-    with suppress(OSError):
-        path.unlink()
-
-
-def warn_no_cache(error: OSError) -> None:
-    advice = "set RLX_CACHE_DIR to a folder that can be written to"
-    warn_once("cache", f"rlx stores nothing in its cache folder ({error}): {advice}")

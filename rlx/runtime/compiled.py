@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from hashlib import blake2b
 from pathlib import Path
 from typing import NamedTuple
 
 from rlx.lowering.manifest import Manifest
+from rlx.runtime.cache import ObjectCache
+from rlx.runtime.compilations import check_allowed
+from rlx.runtime.stages import shown, stage
+
+
+def dump_folder() -> Path | None:
+    """Return where RLX_DUMP asks for what each stage of a compilation makes; see `rlx.dump`."""
+    folder = os.environ.get("RLX_DUMP")
+    return Path(folder) if folder else None
 
 
 def source_digest(folder: Path = Path(__file__).parent.parent) -> str:
@@ -26,6 +35,26 @@ def _sources(folder: str | Path) -> Iterator[str]:
                 yield f"{entry.name} {stat.st_size} {stat.st_mtime_ns}"
             elif entry.name != "__pycache__" and entry.is_dir(follow_symlinks=False):
                 yield from _sources(entry.path)
+
+
+def from_cache(key: str, what: str, make: Callable[[], Compiled]) -> tuple[Compiled, bool]:
+    """
+    Return a program, and whether it was in the object cache: else it is made, and kept there.
+
+    Raises RlxError inside of `rlx.no_compile()` where it isn't there.
+    """
+    cache = ObjectCache()
+    if dump_folder() is None:
+        with stage(f"looking for {what}"):
+            found = cache.get(key)
+        if found is not None:
+            return Compiled.from_bytes(found), True
+    check_allowed(what)
+    with shown(f"compiling {what}"):
+        compiled = make()
+        with stage("keeping it"):
+            cache.put(key, compiled.to_bytes(), what)
+    return compiled, False
 
 
 class Compiled(NamedTuple):

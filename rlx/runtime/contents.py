@@ -30,7 +30,7 @@ def contents_digest(data: mmap, stat: os.stat_result) -> str:
         return found.decode()
     digest = _digest(data)
     if time.time_ns() - max(times) > _SETTLED_NS:
-        cache.put(key, digest.encode())
+        cache.put(key, digest.encode(), "digest of a model's file")
     return digest
 
 

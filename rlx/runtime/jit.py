@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-import time
 from functools import cache
 
 import llvmlite.binding as llvm
 
 from rlx.errors import RlxError
 from rlx.lowering.target import Target
-
-
-class Compilations:
-    """A count of the modules that LLVM compiled in this process."""
-
-    count = 0
-    seconds = 0.0
+from rlx.runtime.compilations import compiling
+from rlx.runtime.stages import stage
 
 
 @cache
@@ -52,18 +46,26 @@ def _parse(text: str, machine: llvm.TargetMachine, target: Target) -> llvm.Modul
     return module
 
 
-def compile_object(text: str, target: Target) -> bytes:
-    """Compile LLVM IR text to an object file for `target`."""
-    start = time.perf_counter()
-    machine = _machine(target, jit=True)
-    data = machine.emit_object(_parse(text, machine, target))
-    Compilations.count += 1
-    Compilations.seconds += time.perf_counter() - start
-    return data
+def compile_object(text: str, target: Target, what: str = "a module") -> bytes:
+    """
+    Compile LLVM IR text, which is of `what`, to an object file for `target`.
+
+    Raises RlxError inside of `rlx.no_compile()`, and for text that LLVM rejects.
+    """
+    with compiling(what):
+        with stage("reading LLVM IR"):
+            machine = _machine(target, jit=True)
+            module = _parse(text, machine, target)
+        with stage("LLVM"):
+            return machine.emit_object(module)
 
 
 def assembly(text: str, target: Target) -> str:
-    """Return the assembly of LLVM IR text for `target`, which may be another machine's."""
+    """
+    Return the assembly of LLVM IR text for `target`, which may be another machine's.
+
+    It is not counted as a compilation, as nothing of it runs.
+    """
     machine = _machine(target, jit=False, assembly=True)
     return machine.emit_assembly(_parse(text, machine, target))
 

@@ -18,7 +18,7 @@ from rlx.lowering.manifest import Manifest
 from rlx.runtime.cache import ObjectCache
 from rlx.runtime.jit import Engine
 from rlx.runtime.memory import Block, Segment
-from rlx.runtime.packed import Fill, stored
+from rlx.runtime.packed import LAYOUT, Fill, stored
 from rlx.runtime.recorder import Recorder
 from rlx.runtime.threads import Team, native
 
@@ -221,19 +221,23 @@ class Program:
             done, count = end, max(1, min(int(pace), most))
 
 
-def packed_weights(program: Program, contents: str, pack: Fill) -> Block:
+def packed_weights(program: Program, contents: str, pack: Fill, what: str = "") -> Block:
     """
     Return a program's packed weights: mapped from the cache folder, or packed now and kept there.
 
-    `contents` is a digest of the weights' file; where they lie in the segment, and what says how
-    they are packed, are parts of the key.
+    `contents` is a digest of the weights' file, and `what` it is for people; where they lie in the
+    segment, and what says how they are packed, are parts of the key.
     """
-    manifest = program.manifest
-    size = manifest.weight_segment_bytes
+    size = program.manifest.weight_segment_bytes
     if size == 0:
         return Segment(64)
-    key = ObjectCache.key("packed", contents, repr(manifest.weights), *_packing())
-    return stored(key, size, program.checksums, pack)
+    return stored(packed_key(program.manifest, contents), size, program.checksums, pack, what)
+
+
+def packed_key(manifest: Manifest, contents: str) -> str:
+    """Return the key of a program's packed weights, with their layout."""
+    key = ObjectCache.key("packed", contents, repr(manifest.weights))
+    return key + LAYOUT + ObjectCache.key(*_packing())[:12]
 
 
 def _packing() -> list[bytes]:

@@ -29,7 +29,8 @@ class Roofline:
         # Every thread's part is a multiple of what a turn of its loop reads.
         unit = 64 * LOADS * team.threads
         self.nbytes = -(-max(nbytes, 1) // unit) * unit
-        self._engine = Engine(compile_object(_code(Target.host()), Target.host()))
+        target = Target.host()
+        self._engine = Engine(compile_object(_code(target), target, "the loop of the roofline"))
         self._job = self._engine.address("read")
         self._buffer = Segment(self.nbytes, huge=True)
         self._buffer.view(0, np.uint8, [self.nbytes])[:] = 1

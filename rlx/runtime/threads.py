@@ -24,7 +24,8 @@ from rlx.lowering.emitter import Module
 from rlx.lowering.enter import Layout, emit_enter
 from rlx.lowering.sync import STARTED, TEAM_BYTES, THREADS, emit_team
 from rlx.lowering.target import Target, usable_cores
-from rlx.runtime.cache import ObjectCache, warn_once
+from rlx.runtime.cache import ObjectCache
+from rlx.runtime.cache_files import warn_once
 from rlx.runtime.memory import Segment
 
 if TYPE_CHECKING:
@@ -145,20 +146,9 @@ class _Native(NamedTuple):
 def native() -> _Native:
     """Return the team's native code, from the object cache where it is there."""
     # Imported here: LLVM takes 60 ms to load, and only those who run a job need it.
-    import llvmlite
+    from rlx.runtime.jit import Engine
 
-    from rlx.runtime.jit import Engine, compile_object
-
-    module = Module(Target.host())
-    emit_team(module)
-    emit_enter(module, Layout(object.__basicsize__, tuple.__basicsize__))
-    objects = ObjectCache()
-    key = objects.key("team", llvmlite.__version__, module.text)
-    data = objects.get(key)
-    if data is None:
-        data = compile_object(module.text, module.target)
-        objects.put(key, data)
-    engine = Engine(data)
+    engine = Engine(native_object()[1])
     pointer, python = ctypes.c_void_p, ctypes.py_object
     enter = (ctypes.c_int64, pointer, python, python, ctypes.c_int64)
     address = engine.address("enter")
@@ -172,6 +162,24 @@ def native() -> _Native:
         ctypes.CFUNCTYPE(None, pointer)(engine.address("lock")),
         ctypes.CFUNCTYPE(None, pointer)(engine.address("unlock")),
     )
+
+
+def native_object() -> tuple[str, bytes]:
+    """Return the team's object code with its key, from the object cache where it is there."""
+    import llvmlite
+
+    module = Module(Target.host())
+    emit_team(module)
+    emit_enter(module, Layout(object.__basicsize__, tuple.__basicsize__))
+    objects, what = ObjectCache(), "team of threads"
+    key = objects.key("team", llvmlite.__version__, module.text)
+    data = objects.get(key)
+    if data is None:
+        from rlx.runtime.jit import compile_object
+
+        data = compile_object(module.text, module.target, f"the code of a {what}")
+        objects.put(key, data, what)
+    return key, data
 
 
 def _work(memory: Segment, tid: int) -> None:

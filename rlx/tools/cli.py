@@ -14,6 +14,8 @@ import sys
 import time
 import warnings
 from collections.abc import Sequence
+from itertools import chain
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from rlx.checks import integer
@@ -71,16 +73,18 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
     _add_generate(commands.add_parser("generate", help="let a language model continue a text"))
     _add_embed(commands.add_parser("embed", help="print an embedding for each line of a text"))
+    _add_compile(commands.add_parser("compile", help="compile a language model into a folder"))
     _add_profile(commands.add_parser("profile", help="show where a language model's time goes"))
     _add_inspect(commands.add_parser("inspect", help="print a model's IR at a stage"))
     _add_plan(commands.add_parser("plan", help="plan the memory of the buffers in a file"))
     _add_ops(commands.add_parser("ops", help="print the table of operations"))
+    _add_cache(commands.add_parser("cache", help="list, clear or verify the cache folder"))
     return parser
 
 
 def _add_model(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("model", metavar="MODEL", help="path of a GGUF file")
+    add("model", metavar="MODEL", help="path of a GGUF file, or a folder of `rlx compile`")
     add("--max-context", type=int, metavar="N", help="tokens of prompt and answer together")
     add(
         "--kv-cache",
@@ -112,8 +116,9 @@ def _add_generate(parser: argparse.ArgumentParser) -> None:
         help="the text to continue; - reads stdin, less its last newline",
     )
     prompt.add_argument(
-        "--prompt-ids", type=_token_ids, metavar="1,2,3", help="its token ids, in place of a text"
-    )
+        "--prompt-ids", "--ids", type=_token_ids, metavar="1,2,3",
+        help="its token ids, in place of a text",
+    )  # fmt: skip
     add("--chat", action="store_true", help="put the prompt, as a user's, in the chat template")
     add("-n", "--max-tokens", type=int, default=256, metavar="N", help="new tokens (default 256)")
     _add_threads(parser)
@@ -126,7 +131,34 @@ def _add_generate(parser: argparse.ArgumentParser) -> None:
     output = parser.add_mutually_exclusive_group()
     output.add_argument("--json", action="store_true", help="print one JSON object, nothing else")
     output.add_argument("-q", "--quiet", action="store_true", help="print no figures")
-    output.add_argument("-v", "--verbose", action="store_true", help="print more figures")
+    output.add_argument(
+        "-v", "--verbose", action="store_true", help="print more figures, and stages with times"
+    )
+
+
+def _add_compile(parser: argparse.ArgumentParser) -> None:
+    parser.description = (
+        "Compiles a model into a folder that runs with numpy and llvmlite alone, on this machine "
+        "and on others whose CPU has what its code needs: rlx generate DIR --ids 1,2,3."
+    )
+    _add_model(parser)
+    add = parser.add_argument
+    add("-o", "--output", required=True, metavar="DIR", help="the folder, a new one")
+    add("--target", default="host", metavar="CPU", help="a CPU like x86-64-v3 (default: this one)")
+    _add_threads(parser)
+    output = parser.add_mutually_exclusive_group()
+    output.add_argument("-q", "--quiet", action="store_true", help="print nothing")
+    output.add_argument("-v", "--verbose", action="store_true", help="print stages with times")
+
+
+def _add_cache(parser: argparse.ArgumentParser) -> None:
+    parser.description = (
+        "Works on the folder of compiled programs and packed weights: list prints what is in it, "
+        "clear removes what no process uses, verify checks every file and removes damaged ones."
+    )
+    parser.add_argument("action", metavar="ACTION", help="list, clear or verify")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
 
 
 def _add_embed(parser: argparse.ArgumentParser) -> None:
@@ -245,6 +277,29 @@ def _embed(args: argparse.Namespace) -> None:
     embed(args)
 
 
+def _compile(args: argparse.Namespace) -> None:
+    from rlx.deploy import write_folder
+    from rlx.driver import open_model
+    from rlx.lowering.target import Target
+    from rlx.runtime.stages import recorded, shown
+
+    target, folder = Target.named(args.target), Path(args.output)
+    model = open_model(args.model, args.max_context, args.profile, args.kv_cache, args.precision)
+    with recorded() as stages, shown(f"compiling {model.file.path.name}"):
+        write_folder(model, folder, target, args.precision, args.threads)
+    if args.verbose:
+        print(stages.table(), file=sys.stderr)
+    if not args.quiet:
+        size = sum(f.stat().st_size for f in folder.rglob("*") if f.is_file())
+        print(f"{folder}: {size / MB:.1f} MB, for {target.cpu}")
+
+
+def _cache(args: argparse.Namespace) -> None:
+    from rlx.tools.cache import run
+
+    run(args.action, args.json)
+
+
 def _plan(args: argparse.Namespace) -> None:
     from rlx.tools.plan import plan_file
 
@@ -281,7 +336,7 @@ def _prompt_text(args: argparse.Namespace) -> str | None:
 
 
 def _load(args: argparse.Namespace, verify: bool) -> LanguageModel:
-    if os.path.isdir(args.model):
+    if os.path.isdir(args.model) and not os.path.exists(os.path.join(args.model, "rlx.json")):
         raise RlxError(
             f"{args.model}: expected a GGUF file, found a directory; name the file in it, or "
             "ask rlx embed where it is that of an encoder"
@@ -317,39 +372,46 @@ def _generate(args: argparse.Namespace) -> None:
     # What can be wrong without the model comes before loading it, which may take seconds.
     text = _prompt_text(args)
     from rlx.runtime.language import checked_count, checked_sampling
+    from rlx.runtime.stages import recorded, stage
 
     sampling = (args.temperature, args.top_k, args.top_p, args.seed)
     checked_sampling(*sampling)
     checked_count(args.max_tokens)
-    model = _load(args, args.verify)
-    prompt_ids = _prompt_ids(args, text, model) or []
+    with recorded() as stages:
+        stages.add("start of Python, numpy", process_age())
+        model = _load(args, args.verify)
+        with stage("tokenizer"):
+            prompt_ids = _prompt_ids(args, text, model) or []
+            stream = model.tokenizer.stream()
+        ids_of = model.generate_ids(prompt_ids, args.max_tokens, *sampling, stop=not args.no_stop)
+        with stage("prefill"):
+            first = next(iter(ids_of))
+    first_token_s = process_age()
     # An answer may have characters that the terminal's encoding has not.
     if reconfigure := getattr(sys.stdout, "reconfigure", None):
         reconfigure(errors="replace")
     ids: list[int] = []
     pieces: list[str] = []
-    stream = model.tokenizer.stream()
 
     def show(piece: str) -> None:
         pieces.append(piece)
         if not args.json:
             print(piece, end="", flush=True)
 
-    first_token_s = 0.0
-    for token in model.generate_ids(prompt_ids, args.max_tokens, *sampling, stop=not args.no_stop):
-        first_token_s = first_token_s or process_age()
+    for token in chain([first], ids_of):
         ids.append(token)
         show(stream.push(token))
     show(stream.flush())
     figures = _figures(model, first_token_s)
     if args.json:
-        print(
-            json.dumps({"prompt_ids": prompt_ids, "ids": ids, "text": "".join(pieces), **figures})
-        )
+        facts = {"prompt_ids": prompt_ids, "ids": ids, "text": "".join(pieces), **figures}
+        print(json.dumps({**facts, "stages": stages.as_json()}))
         return
     print(flush=True)
     if not args.quiet:
         print(_table(figures, args.verbose), file=sys.stderr)
+    if args.verbose:
+        print(stages.table(), file=sys.stderr)
 
 
 def _figures(model: LanguageModel, first_token_s: float) -> dict[str, Any]:
@@ -414,9 +476,13 @@ def _run(args: Sequence[str]) -> None:
         _plan(parsed)
     elif parsed.command == "ops":
         _ops(parsed)
+    elif parsed.command == "compile":
+        _compile(parsed)
+    elif parsed.command == "cache":
+        _cache(parsed)
     else:
         raise RlxError(
-            "expected a command, generate, embed, profile, inspect, plan or ops "
+            "expected a command, generate, embed, compile, profile, inspect, plan, ops or cache "
             "(rlx --help lists the options)"
         )
 

@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from rlx.runtime import cache as cache_module
-from rlx.runtime.cache import ObjectCache, cache_dir
+from rlx.runtime import cache_files
+from rlx.runtime.cache import ObjectCache
+from rlx.runtime.cache_files import cache_dir
 
 KEY = ObjectCache.key("weights")
 
@@ -133,7 +134,7 @@ def test_a_young_file_and_one_in_use_are_left_alone(folder: Path) -> None:
     assert left.exists()
     left_behind(folder, 3600)
     with left.open("rb") as f:
-        cache_module.lock(f.fileno())
+        cache_files.lock(f.fileno())
         ObjectCache().put(KEY, b"data")
         assert left.exists()
     ObjectCache().put(KEY, b"data")

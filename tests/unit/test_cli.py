@@ -332,15 +332,15 @@ def test_an_unsupported_quantisation(fail: Callable[..., str], tmp_path: Path, t
         (["--prompt", ""], "the prompt is empty"),
         (["--prompt", "", "--chat"], "the prompt is empty"),
         (["--prompt", "-"], "the prompt is empty"),
-        (["--prompt-ids", ""], "--prompt-ids: expected token ids as integers"),
-        (["--prompt-ids", "1,,2"], "--prompt-ids: expected token ids as integers"),
+        (["--prompt-ids", ""], "--prompt-ids/--ids: expected token ids as integers"),
+        (["--prompt-ids", "1,,2"], "--prompt-ids/--ids: expected token ids as integers"),
         (["--prompt-ids", "1.5"], "got '1.5'"),
         (["--prompt-ids", "hello\nworld"], r"got 'hello\nworld'"),
         (["--prompt-ids", f"0,{TINY_VOCAB}"], "token 1 of the prompt: expected an integer"),
         (["--prompt-ids=-1"], "expected an integer from 0 to"),
         (["--prompt-ids", "1", "--chat"], "--chat takes a text"),
         (["--prompt", "x", "--prompt-ids", "1"], "not allowed with argument --prompt"),
-        ([], "one of the arguments --prompt --prompt-ids is required"),
+        ([], "one of the arguments --prompt --prompt-ids/--ids is required"),
         (["--prompt", "\udcff"], "valid Unicode"),
     ],
 )
@@ -393,7 +393,7 @@ def test_bad_options(fail: Callable[..., str], model: str, options: list[str], m
 @pytest.mark.parametrize(
     ("args", "message"),
     [
-        ([], "expected a command, generate, embed, profile, inspect, plan or ops"),
+        ([], "expected a command, generate, embed, compile, profile, inspect, plan, ops or cache"),
         (["run"], "invalid choice: 'run'"),
         (["generate"], "MODEL"),
         (["inspect", "MODEL"], "arguments are required: --stage"),

@@ -22,8 +22,7 @@ from rlx.driver import Compiled, Model, open_model, source_digest
 from rlx.errors import RlxError
 from rlx.frontends.gguf import GgufFile
 from rlx.lowering.target import Target
-from rlx.runtime import cache as cache_module
-from rlx.runtime import contents
+from rlx.runtime import cache_files, contents
 from rlx.runtime import program as programs
 from rlx.runtime.contents import contents_digest
 from rlx.runtime.memory import Segment
@@ -103,7 +102,7 @@ def cache(tmp_path: Path, objects: Path, monkeypatch: pytest.MonkeyPatch) -> Pat
     folder.mkdir()
     (folder / "objects").symlink_to(objects)
     monkeypatch.setenv("RLX_CACHE_DIR", str(folder))
-    monkeypatch.setattr(cache_module, "_warned", set())
+    monkeypatch.setattr(cache_files, "_warned", set())
     return folder
 
 
@@ -125,7 +124,7 @@ def test_damaged_weights_are_packed_again(path: Path, cache: Path):
         damaged = bytearray(good)
         damaged[at] ^= 0x10
         file.write_bytes(damaged)
-        cache_module._warned.clear()
+        cache_files._warned.clear()
         with pytest.warns(RuntimeWarning, match="is damaged: its weights are packed again"):
             assert answer(path) == wanted
         assert file.read_bytes() == good

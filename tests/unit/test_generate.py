@@ -32,7 +32,7 @@ from rlx.lowering.amx import has_amx
 from rlx.lowering.target import Target, usable_cores
 from rlx.reference import GgufWeights, Reference
 from rlx.reference.sampling import sample
-from rlx.runtime.jit import Compilations
+from rlx.runtime.compilations import Compilations
 from rlx.runtime.language import LanguageModel
 from rlx.runtime.turns import Turns
 

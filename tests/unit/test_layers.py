@@ -31,7 +31,7 @@ ONLY = {
     ("contract", "flow"): {"module.py"},
     ("contract", "passes"): {"module.py"},
     ("passes", "reference"): {"constant_fold.py"},
-    ("passes", "runtime"): {"arena_search.py"},
+    ("passes", "runtime"): {"arena_search.py", "pipelines.py"},
     ("flow", "ops"): {"attention.py", "encoder.py"},
     ("jit", "dialects"): {"build.py", "report.py"},
     ("jit", "ops"): {"build.py"},

@@ -16,8 +16,7 @@ import pytest
 from packing import KEY, NBYTES, Packing, bytes_of, checksums, get
 
 from rlx.lowering.checksum import CHUNK
-from rlx.runtime import cache as cache_module
-from rlx.runtime import packed
+from rlx.runtime import cache_files, packed
 from rlx.runtime.cache import ObjectCache
 from rlx.runtime.memory import Block, Resident, rss_anon
 from rlx.runtime.packed import PAGE, stored
@@ -71,7 +70,7 @@ def test_a_packing_that_fails_leaves_nothing(folder: Path, pack: Packing) -> Non
 def repaired(folder: Path, pack: Packing, damaged: bytes) -> None:
     """Check that a damaged file is noticed with one warning and packed again."""
     path, count = folder / "packed" / KEY, pack.count
-    cache_module._warned.clear()
+    cache_files._warned.clear()
     # Another file in its place: those who have mapped the good one keep it.
     path.with_name("damaged").write_bytes(damaged)
     path.with_name("damaged").replace(path)

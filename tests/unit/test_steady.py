@@ -21,7 +21,7 @@ import rlx
 from rlx.errors import RlxError
 from rlx.lowering.target import usable_cores
 from rlx.runtime import language
-from rlx.runtime.jit import Compilations
+from rlx.runtime.compilations import Compilations
 from rlx.runtime.language import LanguageModel
 from rlx.runtime.memory import rss_anon
 from rlx.runtime.pace import Pace

@@ -22,7 +22,7 @@ from rlx.lowering.emitter import Module
 from rlx.lowering.sync import BARRIER_SLEEPERS, emit_barrier, emit_team
 from rlx.lowering.target import Target, cgroup_quota, usable_cores
 from rlx.lowering.values import Value, i64
-from rlx.runtime import cache as cache_module
+from rlx.runtime import cache_files
 from rlx.runtime import threads as threads_module
 from rlx.runtime.jit import Engine, assembly, compile_object
 from rlx.runtime.threads import Team
@@ -247,7 +247,7 @@ def test_threads_must_be_a_positive_int(threads: object) -> None:
 
 def test_threads_are_clamped_with_one_warning(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(threads_module, "usable_cores", usable_cores)
-    monkeypatch.setattr(cache_module, "_warned", set())
+    monkeypatch.setattr(cache_files, "_warned", set())
     assert Team().threads == usable_cores()
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -427,7 +427,7 @@ except KeyboardInterrupt:
 
 
 def test_the_native_code_comes_from_the_cache_the_second_time(tmp_path) -> None:
-    count = "from rlx.runtime.jit import Compilations; print(Compilations.count)"
+    count = "from rlx.runtime.compilations import Compilations; print(Compilations.count)"
     assert [python(count).stdout for _ in range(2)] == ["1\n", "0\n"]
 
 

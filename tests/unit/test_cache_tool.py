@@ -1,0 +1,122 @@
+"""`rlx cache`: lists, empties and verifies the cache folder."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from models import write_llama
+
+import rlx
+from rlx.runtime.cache import ObjectCache
+from rlx.tools import cli
+
+pytestmark = pytest.mark.usefixtures("folder")
+
+SHAPE = {"layers": 2, "d": 32, "ffn": 64, "heads": 2, "kv_heads": 1, "vocab": 301, "ctx": 64}
+
+Run = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str]) -> Run:
+    def run(*args: str) -> tuple[int, str, str]:
+        code = cli.main(["cache", *args])
+        return (code, *capsys.readouterr())
+
+    return run
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return write_llama(tmp_path / "small.gguf", **SHAPE)
+
+
+def test_an_empty_cache(run: Run, folder: Path) -> None:
+    assert run("list") == (
+        0,
+        f"0 files, 0.00 MB of at most 17180 MB (RLX_CACHE_LIMIT) in {folder}\n",
+        "",
+    )
+    assert run("clear") == (0, "removed 0 files, 0.00 MB\n", "")
+    assert run("verify") == (0, "0 of 0 files are as they were written\n", "")
+    assert not folder.exists() or not list((folder / "packed").glob("*"))
+
+
+def test_the_list_says_what_files_are(
+    run: Run, path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rlx.load(path)
+    monkeypatch.setenv("RLX_CACHE_LIMIT", "1G")
+    code, out, _ = run("list", "--json")
+    assert code == 0
+    found = json.loads(out)
+    assert found["folder"] == str(folder)
+    assert found["limit"] == 1 << 30
+    labels = {f["what"]: f["kind"] for f in found["files"]}
+    assert labels["prefill of small.gguf"] == labels["decode of small.gguf"] == "objects"
+    assert labels["weights of small.gguf"] == "packed"
+    sizes = {f["name"]: f["bytes"] for f in found["files"]}
+    assert sizes == {p.name: p.stat().st_size for p in folder.rglob("*") if p.is_file()}
+    assert found["bytes"] == sum(sizes.values())
+    assert [f["used"] for f in found["files"]] == sorted(f["used"] for f in found["files"])[::-1]
+    code, out, _ = run("list")
+    assert "prefill of small.gguf\n" in out
+    assert out.count("\n") == len(sizes) + 1
+
+
+def test_clear_leaves_what_is_in_use(run: Run, path: Path, folder: Path) -> None:
+    model = rlx.load(path)
+    code, out, _ = run("clear")
+    assert code == 0
+    assert "kept, as they are in use or can't be removed: 1 files" in out
+    (left,) = [p for p in folder.rglob("*") if p.is_file()]
+    assert left.parent.name == "packed"
+    assert list(model.generate_ids([1, 2], 3))
+    del model
+    code, out, _ = run("clear", "--json")
+    assert [f["name"] for f in json.loads(out)["removed"]] == [left.name]
+    assert not [p for p in folder.rglob("*") if p.is_file()]
+
+
+def test_verify_removes_what_is_damaged(run: Run, path: Path, folder: Path) -> None:
+    rlx.load(path)
+    assert run("verify")[0] == 0
+    files = sorted(p for p in folder.rglob("*") if p.is_file())
+    program = max((p for p in files if p.parent.name == "objects"), key=lambda p: p.stat().st_size)
+    (weights,) = (p for p in files if p.parent.name == "packed")
+    for file in (program, weights):
+        data = bytearray(file.read_bytes())
+        data[-100] ^= 1
+        file.unlink()
+        file.write_bytes(data)
+    code, out, err = run("verify")
+    assert code == 1
+    assert f"damaged: {program}\n" in out
+    assert f"damaged: {weights}\n" in out
+    assert f"{len(files) - 2} of {len(files)} files are as they were written" in out
+    assert err == "rlx: error: cache: 2 damaged files: removed, they will be made again\n"
+    assert not program.exists()
+    assert not weights.exists()
+    code, out, _ = run("verify", "--json")
+    assert (code, json.loads(out)) == (0, {"files": len(files) - 2, "damaged": []})
+
+
+def test_files_of_other_versions_are_left_alone(run: Run, folder: Path) -> None:
+    for name, head in (("objects", b"rlxobj01"), ("packed", b"rlxpck02")):
+        (folder / name).mkdir(parents=True)
+        (folder / name / ObjectCache.key(name)).write_bytes(head + bytes(1000))
+    (folder / "objects" / ObjectCache.key("x")).write_bytes(b"not ours at all")
+    _code, out, _ = run("list", "--json")
+    labels = sorted(f["what"] for f in json.loads(out)["files"])
+    assert labels == ["damaged", "of another version of rlx", "of another version of rlx"]
+    assert run("verify")[0] == 1
+    assert len([p for p in folder.rglob("*") if p.is_file()]) == 2
+
+
+def test_another_action_is_refused(run: Run) -> None:
+    code, out, err = run("prune")
+    assert (code, out) == (1, "")
+    assert err == "rlx: error: cache: expected one of list, clear, verify, got 'prune'\n"
