@@ -1,7 +1,7 @@
 """
 Attention of some queries on keys, a block of keys at a time, whatever the layout in memory.
 
-Scores, weights and sums are products of blocks (`dot_tiles`) with an online softmax between them
+Scores, weights and sums are products of blocks (`dot_blocks`) with an online softmax between them
 (Milakov and Gimelshein, "Online normalizer calculation for softmax", 2018), so that the memory used
 does not grow with the keys. Blocks of keys are counted from the first key, and a key that a query
 doesn't see adds exact zeros: a query's result depends neither on threads nor on other queries, to
@@ -15,6 +15,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from rlx.lowering.dot_blocks import Shapes, emit_block
 from rlx.lowering.dot_matrix import (
     Matrix,
     Tiling,
@@ -23,7 +24,6 @@ from rlx.lowering.dot_matrix import (
     load_some,
     store_part,
 )
-from rlx.lowering.dot_tiles import Shapes, emit_block
 from rlx.lowering.emitter import Function
 from rlx.lowering.values import Value, f32, f64, i64
 from rlx.lowering.vmath import emit_unary, exp2_softmax

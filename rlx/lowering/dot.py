@@ -5,7 +5,7 @@ The loops are those of Goto and van de Geijn, "Anatomy of high-performance matri
 2008, with the sides exchanged: columns of rhs are packed into the stack (and stay in L2), then
 block after block of rows of lhs, and register tiles multiply the two. An element adds its products
 in blocks of k, each in the order of k from zero, and adds the blocks in order: it depends neither
-on other elements nor on threads, to the bit. `dot_tiles` has the blocks, `dot_few` what is better
+on other elements nor on threads, to the bit. `dot_blocks` has the blocks, `dot_few` what is better
 for a few rows, `dot_pull` the operands that are computed while they are packed, `dot_epilogue` what
 follows; here a kernel's share is cut into blocks.
 """
@@ -36,12 +36,12 @@ from rlx.dialects.primitives import (
 )
 from rlx.errors import RlxError
 from rlx.lowering.body import Body
+from rlx.lowering.dot_blocks import Shapes, block, emit_block
 from rlx.lowering.dot_epilogue import Epilogue, spread_of
 from rlx.lowering.dot_few import COLUMN_BYTES, emit_few, few_rows
 from rlx.lowering.dot_matrix import Matrix, Tiling, up
 from rlx.lowering.dot_pull import Pulled
 from rlx.lowering.dot_sides import Stored
-from rlx.lowering.dot_tiles import Shapes, block, emit_block
 from rlx.lowering.target import Target
 from rlx.lowering.tensor_elements import register_type
 from rlx.lowering.values import Value, i64

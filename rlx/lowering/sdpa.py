@@ -12,8 +12,8 @@ from rlx.dialects.primitives import SdpaOp
 from rlx.errors import RlxError
 from rlx.lowering.attention_blocks import QUERIES, Blocks, up_to
 from rlx.lowering.body import Body
+from rlx.lowering.dot_blocks import Shapes
 from rlx.lowering.dot_matrix import Matrix, up
-from rlx.lowering.dot_tiles import Shapes
 from rlx.lowering.values import Value
 
 

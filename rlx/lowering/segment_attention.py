@@ -17,8 +17,8 @@ from rlx.dialects.common import dims_of, element_of
 from rlx.lowering.amx import release
 from rlx.lowering.attention_blocks import QUERIES, Blocks
 from rlx.lowering.body import Body, width_of
+from rlx.lowering.dot_blocks import Shapes
 from rlx.lowering.dot_matrix import Matrix
-from rlx.lowering.dot_tiles import Shapes
 from rlx.lowering.values import Value, i64
 
 if TYPE_CHECKING:
