@@ -99,15 +99,19 @@ CASES = [
 def sampled(call: Callable[[], Any]) -> list[float]:
     """Return the seconds of a call, the mean of a sample of them."""
     call()
-    started = time.perf_counter()
-    call()
-    count = max(1, round(SAMPLE_S / max(time.perf_counter() - started, 1e-7)))
+    count, took = 1, timed(call, 1)
+    if took < SAMPLE_S / 2:
+        count = round(SAMPLE_S / max(took, 1e-7))
+        took = timed(call, count)
+    fall_asleep()
+    return [took / count]
+
+
+def timed(call: Callable[[], Any], count: int) -> float:
     started = time.perf_counter()
     for _ in range(count):
         call()
-    took = time.perf_counter() - started
-    fall_asleep()
-    return [took / count]
+    return time.perf_counter() - started
 
 
 def fall_asleep() -> None:
