@@ -93,7 +93,8 @@ class Floors:
     Reading sums a buffer of `nbytes`: see `rlx.runtime.roofline`. The FMAs run on registers.
     """
 
-    FMA_COUNT = 100_000
+    FMA_COUNT = 1_000_000
+    """More than two milliseconds: threads have to wake, and cores that slept to speed up."""
     ACCUMULATORS = 12
 
     def __init__(self, threads: int, nbytes: int):
