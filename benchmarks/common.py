@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Self
@@ -152,11 +152,97 @@ class Floors:
         f.ret()
 
 
+class MatrixUnit:
+    """
+    The matrix unit at its plainest, with the threads that rlx would use: TFLOP/s of bf16.
+
+    `loop` multiplies blocks of two by two tiles that it loads from the L1 cache, which is what a
+    product can at best do all the time; `peak` multiplies tiles that stay where they are. Raises
+    SystemExit on a CPU without AMX.
+    """
+
+    K = 256
+    """What rows and panels of `loop` are long: 32 KB of both."""
+    BLOCKS, PRODUCTS = 8_000, 64_000
+    """Blocks of `loop`, and products of `peak`, for a thread: some 2 ms and 0.4 ms."""
+
+    def __init__(self, threads: int):
+        import numpy as np
+
+        from rlx.lowering.amx import TILE_BYTES, has_amx
+        from rlx.lowering.target import Target
+        from rlx.runtime.jit import Engine, compile_object
+        from rlx.runtime.memory import Segment
+        from rlx.runtime.threads import Team
+
+        self._target = Target.host()
+        if not has_amx(self._target):
+            raise SystemExit("this CPU has no matrix unit that multiplies bf16")
+        self._steps = self.K // 32
+        self._share = 4 * self._steps * TILE_BYTES
+        self._engine = Engine(compile_object(self._code(), self._target))
+        self._team = Team(threads)
+        # Bytes of zero are tiles of zeros, whose products take as long as others.
+        self._tiles = Segment(self._share * threads)
+        self._context = np.array([self._tiles.address], np.int64)
+
+    def loop(self) -> float:
+        return self._rate("loop", self.BLOCKS * self._steps * 4)
+
+    def peak(self) -> float:
+        return self._rate("peak", self.PRODUCTS)
+
+    def _rate(self, name: str, products: int) -> float:
+        started = time.perf_counter()
+        self._team.run(self._engine.address(name), self._context.ctypes.data)
+        seconds = time.perf_counter() - started
+        return 2 * 16 * 16 * 32 * products * self._team.threads / seconds / 1e12
+
+    def _code(self) -> str:
+        from rlx.lowering import amx
+        from rlx.lowering.emitter import Function, Module
+        from rlx.lowering.values import Value
+
+        module = Module(self._target)
+        sums, rows, panels = (0, 1, 2, 3), (4, 5), (6, 7)
+
+        def multiply(f: Function) -> None:
+            for c in sums:
+                amx.multiply(f, c, rows[c // 2], panels[c % 2])
+
+        def block(f: Function, tiles: Value) -> None:
+            for step in range(self._steps):
+                for i, tile in enumerate((*rows, *panels)):
+                    at = f.at(tiles, (4 * step + i) * amx.TILE_BYTES)
+                    amx.load(f, tile, at, amx.ROW_BYTES)
+                multiply(f)
+
+        def emit(name: str, count: int, body: Callable[[Function, Value], None]) -> None:
+            params = [("ptr", "context"), ("i64", "tid"), ("i64", "threads")]
+            f = module.function(name, params, exported=True)
+            context, tid, _ = f.params
+            amx.configure(f, f.scratch("tiles", amx.ROW_BYTES), [amx.ROWS] * 8)
+            for tile in range(8):
+                amx.zero(f, tile)
+            tiles = f.at(f.load("ptr", context), tid, self._share)
+            f.for_(0, count, 1, [], lambda _, none: body(f, tiles) or none)
+            amx.release(f)
+            f.ret()
+
+        emit("loop", self.BLOCKS, block)
+        emit("peak", self.PRODUCTS // len(sums), lambda f, _: multiply(f))
+        return module.text
+
+
 # Reports
 
 
-def median(samples: Sequence[float]) -> float:
+def median(samples: Iterable[float]) -> float:
     return statistics.median(samples)
+
+
+def geometric_mean(ratios: Iterable[float]) -> float:
+    return statistics.geometric_mean(ratios)
 
 
 def spread(samples: Sequence[float], digits: int = 1) -> list[str]:

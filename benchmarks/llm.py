@@ -128,12 +128,12 @@ def outside_native(model: Any, prompt: Sequence[int]) -> float:
     return (wall - native) / wall
 
 
-def llama_worker(path: str, threads: int) -> Handler:
+def llama_worker(path: str, threads: int, context: int = CONTEXT) -> Handler:
     import xllamacpp
 
     params = xllamacpp.CommonParams()
     params.model.path = path
-    params.n_ctx = CONTEXT
+    params.n_ctx = context
     params.n_parallel = 1
     params.n_gpu_layers = 0
     params.warmup = True
@@ -153,6 +153,7 @@ def llama_worker(path: str, threads: int) -> Handler:
                 "ignore_eos": True,
                 "samplers": ["top_k"],
                 "top_k": 1,
+                "return_tokens": True,
             }
         )
         timings = answer["timings"]
@@ -163,6 +164,7 @@ def llama_worker(path: str, threads: int) -> Handler:
             "decode": timings["predicted_per_second"],
             "prompt_tokens": timings["prompt_n"],
             "new_tokens": timings["predicted_n"],
+            "first": answer["tokens"][0],
         }
 
     return handle
