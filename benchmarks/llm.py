@@ -153,7 +153,6 @@ def llama_worker(path: str, threads: int, context: int = CONTEXT) -> Handler:
                 "ignore_eos": True,
                 "samplers": ["top_k"],
                 "top_k": 1,
-                "return_tokens": True,
             }
         )
         timings = answer["timings"]
@@ -164,7 +163,7 @@ def llama_worker(path: str, threads: int, context: int = CONTEXT) -> Handler:
             "decode": timings["predicted_per_second"],
             "prompt_tokens": timings["prompt_n"],
             "new_tokens": timings["predicted_n"],
-            "first": answer["tokens"][0],
+            "text": answer["choices"][0]["text"],
         }
 
     return handle
