@@ -201,7 +201,7 @@ WORKERS = {"rlx": rlx_worker, "torch": torch_worker}
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[1])
     add = parser.add_argument
-    add("--threads", default="1,2", metavar="N,M", help="default 1,2")
+    add("--threads", default="1,2", metavar="N,M", help="default 1,2; or none")
     add("--rounds", type=int, default=15, metavar="N", help="default 15")
     add("--only", metavar="TEXT", help="cases whose name contains this")
     add("--torch-python", default=sys.executable, metavar="PYTHON")
@@ -293,12 +293,12 @@ def main() -> None:
     if args.worker:
         serve(WORKERS[args.worker](int(args.threads)))
         return
-    runs: dict[str, Any] = json.loads(Path(args.add).read_text())["runs"] if args.add else {}
-    result: dict[str, Any] = {"date": today(), "machine": machine(), "runs": runs}
-    for threads in map(int, args.threads.split(",")):
+    result: dict[str, Any] = json.loads(Path(args.add).read_text()) if args.add else {"runs": {}}
+    result |= {"date": today(), "machine": machine()}
+    for threads in map(int, filter(None, args.threads.split(","))):
         got = run(args, threads)
         result["torch"] = got.pop("torch")
-        runs[str(threads)] = got
+        result["runs"][str(threads)] = got
     write_json(args.json, result)
     text = report(result)
     print(text)
