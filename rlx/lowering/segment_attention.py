@@ -96,25 +96,30 @@ def for_units(
     Emit `unit(first, end, query, head)` for this thread's part of all work.
 
     That is of each segment, rows `first` to before `end`, of each block of so many queries from
-    `query` on, and of each head; threads take units in turn.
+    `query` on, and of each head. Threads take runs of neighbouring heads in turn, whose rows are
+    next to each other.
     """
     f = body.f
+    run = f.umax(f.udiv(i64(heads), body.threads), 1)
+    runs = f.udiv(f.add(run, heads - 1), run)
 
     def segment(s: Value, before: list[Value]) -> list[Value]:
         first, end = bounds(body, starts, s, rows)
 
         def block(query: Value, before: list[Value]) -> list[Value]:
-            # As many units as threads, less those since this thread's turn.
+            # As many runs as threads, less those since this thread's turn.
             past = f.binary("urem", before[0], body.threads)
             turn = f.sub(f.add(body.tid, body.threads), past)
-            head = f.binary("urem", turn, body.threads)
+            own = f.binary("urem", turn, body.threads)
 
             def one(carried: list[Value]) -> list[Value]:
-                unit(first, end, query, carried[0])
+                head = f.mul(carried[0], run)
+                last = f.umin(f.add(head, run), heads)
+                f.for_(head, last, 1, [], lambda h, _: unit(first, end, query, h) or [])
                 return [f.add(carried[0], body.threads)]
 
-            f.while_([head], lambda v: f.icmp("ult", v[0], heads), one)
-            return [f.add(before[0], heads)]
+            f.while_([own], lambda v: f.icmp("ult", v[0], runs), one)
+            return [f.add(before[0], runs)]
 
         return f.for_(first, end, queries, before, block)
 

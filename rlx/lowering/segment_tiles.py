@@ -38,6 +38,8 @@ _SCORES, _WEIGHTS = SPAN * 4 + LINE, SPAN * 2 + LINE
 """Bytes from a query's scores, or weights, to the next one's: not a power of two."""
 _WORD = 2
 """Bytes of a bf16."""
+_ROWS = 4
+"""Rows whose softmax is computed together: the reductions of one hide behind the others'."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +67,7 @@ class TileAttention:
     state: Value
     """Of a block: largest scores so far, then the sums of weights, f32 [HIGH] each."""
     factors: Value
-    """What a block's sums are multiplied with before a span is added, f32 [HIGH]."""
+    """What a block's sums are multiplied with before a span is added, or at last, f32 [HIGH]."""
 
     @staticmethod
     def of(body: Body, op: SegmentAttentionOp) -> TileAttention:
@@ -182,7 +184,7 @@ class TileAttention:
         state, sums = f.at(self.state, b, 8), f.at(self.sums, b, 2 * self.row)
         self._load_queries(q, rows)
         self._scores(self._whole(keys))
-        f.for_(0, rows, 1, [], lambda r, _: self._softmax(r, keys, state, first) or [])
+        f.for_(0, rows, _ROWS, [], lambda r, _: self._softmax(r, keys, state, first) or [])
 
         def rescale(r: Value, _: list[Value]) -> list[Value]:
             factor = f.splat(f.load("float", f.at(self.factors, r, 4)), PANEL)
@@ -233,50 +235,65 @@ class TileAttention:
         f.for_(0, keys, amx.DEPTH, [], pair)
 
     def _softmax(self, r: Value, keys: Value, state: Value, first: Value) -> None:
-        """Make weights of a row's scores, zero beyond the last key, and update its state."""
+        """Make weights of some rows' scores, zero beyond the last key, and update their states."""
         f = self.f
-        scores, weights = f.at(self.scores, r, _SCORES), f.at(self.weights, r, _WEIGHTS)
-        largest_at, total_at = f.at(state, r, 4), f.at(f.at(state, HIGH * 4), r, 4)
+        rows = [f.add(r, n) for n in range(_ROWS)]
         scale = f.splat(f32(self.scale), PANEL)
         whole = f.sub(self._whole(keys), amx.DEPTH)
-
-        def pair(at: Value) -> list[Value]:
-            return [f.load(VECTOR, f.at(f.at(scores, at, 4), n * LINE)) for n in range(2)]
-
         left = f.splat(f.cast("trunc", f.sub(keys, whole), "i32"), PANEL)
         minus = f.splat(f32(-math.inf), PANEL)
         lanes = [f.vector("i32", range(n, n + PANEL)) for n in (0, PANEL)]
-        last = [
-            f.select(f.icmp("slt", lane, left), score, minus)
-            for lane, score in zip(lanes, pair(whole), strict=True)
-        ]
+        seen = [f.icmp("slt", lane, left) for lane in lanes]
+
+        def pair(row: Value, at: Value) -> list[Value]:
+            start = f.at(f.at(self.scores, row, _SCORES), at, 4)
+            return [f.load(VECTOR, f.at(start, n * LINE)) for n in range(2)]
 
         def larger(at: Value, tops: list[Value]) -> list[Value]:
-            return [larger_of(f, v, top) for v, top in zip(pair(at), tops, strict=True)]
+            scores = [v for row in rows for v in pair(row, at)]
+            return [larger_of(f, v, top) for v, top in zip(scores, tops, strict=True)]
 
-        tops = f.for_(0, whole, amx.DEPTH, last, larger)
-        old = f.select(first, f32(-math.inf), f.load("float", largest_at))
-        top = f.fmul(f.reduce("maxnum", larger_of(f, *tops)), f32(self.scale))
-        top = f.select(f.fcmp("ogt", old, top), old, top)
-        f.store(top, largest_at)
-        shift = f.fneg(f.splat(top, PANEL))
+        last = [
+            [f.select(s, v, minus) for s, v in zip(seen, pair(row, whole), strict=True)]
+            for row in rows
+        ]
+        tops = f.for_(0, whole, amx.DEPTH, [v for both in last for v in both], larger)
+        olds = [
+            f.select(first, f32(-math.inf), f.load("float", f.at(state, row, 4))) for row in rows
+        ]
+        largest = [f.reduce("maxnum", larger_of(f, *tops[2 * n : 2 * n + 2])) for n in range(_ROWS)]
+        largest = [f.fmul(top, f32(self.scale)) for top in largest]
+        largest = [
+            f.select(f.fcmp("ogt", old, top), old, top)
+            for old, top in zip(olds, largest, strict=True)
+        ]
+        shifts = [f.fneg(f.splat(top, PANEL)) for top in largest]
 
-        def weigh(at: Value, values: list[Value], total: Value) -> Value:
-            both = [exp2_of_weights(f, f.fma(v, scale, shift)) for v in values]
-            f.store(amx.joined(f, *both), f.at(weights, at, _WORD), align=64)
+        def weigh(n: int, at: Value, values: list[Value], total: Value) -> Value:
+            both = [exp2_of_weights(f, f.fma(v, scale, shifts[n])) for v in values]
+            to = f.at(f.at(self.weights, rows[n], _WEIGHTS), at, _WORD)
+            f.store(amx.joined(f, *both), to, align=64)
             return f.fadd(total, f.fadd(*both))
 
-        (total,) = f.for_(
-            0, whole, amx.DEPTH, [f.zero(VECTOR)], lambda at, t: [weigh(at, pair(at), t[0])]
-        )
-        total = f.reduce("fadd", weigh(whole, last, total))
+        def weigh_all(at: Value, totals: list[Value]) -> list[Value]:
+            return [weigh(n, at, pair(rows[n], at), totals[n]) for n in range(_ROWS)]
+
+        totals = f.for_(0, whole, amx.DEPTH, [f.zero(VECTOR)] * _ROWS, weigh_all)
+        sums = [f.reduce("fadd", weigh(n, whole, last[n], totals[n])) for n in range(_ROWS)]
+        totals_at = f.at(state, HIGH * 4)
 
         def go_on() -> list[Value]:
-            factor = f.extract(exp2_of_weights(f, f.splat(f.fsub(old, top), PANEL)), 0)
-            f.store(factor, f.at(self.factors, r, 4))
-            return [f.fma(f.load("float", total_at), factor, total)]
+            found: list[Value] = []
+            for row, old, top, total in zip(rows, olds, largest, sums, strict=True):
+                factor = f.extract(exp2_of_weights(f, f.splat(f.fsub(old, top), PANEL)), 0)
+                f.store(factor, f.at(self.factors, row, 4))
+                found.append(f.fma(f.load("float", f.at(totals_at, row, 4)), factor, total))
+            return found
 
-        f.store(f.if_(first, lambda: [total], go_on)[0], total_at)
+        sums = f.if_(first, lambda: sums, go_on)
+        for row, top, total in zip(rows, largest, sums, strict=True):
+            f.store(top, f.at(state, row, 4))
+            f.store(total, f.at(totals_at, row, 4))
 
     def _values(self, sums: Value, chunk: int, keys: Value, first: Value) -> None:
         """Add weights times values to two tiles of features of a block's rows, from `chunk` on."""
@@ -311,9 +328,12 @@ class TileAttention:
         f = self.f
         totals = f.at(f.at(self.state, b, 8), HIGH * 4)
         sums = f.at(self.sums, b, 2 * self.row)
+        for n in range(0, HIGH * 4, LINE):
+            inverse = f.fdiv(f.splat(f32(1.0), PANEL), f.load(VECTOR, f.at(totals, n)))
+            f.store(inverse, f.at(self.factors, n))
 
         def row(r: Value, _: list[Value]) -> list[Value]:
-            inverse = f.splat(f.fdiv(f32(1.0), f.load("float", f.at(totals, r, 4))), PANEL)
+            inverse = f.splat(f.load("float", f.at(self.factors, r, 4)), PANEL)
             own, to = f.at(sums, r, 2 * self.row), f.at(out, r, self.stride)
             for c in range(0, self.chunks, 2):
                 both = [f.fmul(f.load(VECTOR, f.at(own, (c + n) * LINE)), inverse) for n in (0, 1)]
