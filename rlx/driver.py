@@ -297,8 +297,8 @@ def load(
     Load a model and compile it for this machine: a language model from a GGUF file, or an encoder
     of texts from a folder (see `rlx.encoders`).
 
-    The folder that `rlx compile` made of a language model is loaded as it is: nothing is compiled, and options
-    that are given must be those that it was compiled with.
+    The folder that `rlx compile` made of a language model is loaded as it is: nothing is compiled,
+    and options that are given must be those that it was compiled with.
 
     `precision`: `exact` has f32's accuracy in activations and products. `fast` rounds activations
     to 16 bits before the products of decode with quantised weights (`lowering/digits.py`), rounds

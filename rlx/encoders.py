@@ -74,7 +74,7 @@ class EncoderModel:
             repr(tensors),
             self.rows,
             repr(self.profile),
-            self.precision,
+            repr(self.precision),
         )
 
     def ir(self, stage: str) -> str:

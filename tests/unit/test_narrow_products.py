@@ -11,7 +11,9 @@ from rlx.lowering.gemm_tiles import has_tiles
 from rlx.lowering.target import Target
 
 PROGRAM = """
-builtin.module attributes {{rlx.products = "{products}", rlx.dims = #hir.dim_table<m = 0 to 600>}} {{
+builtin.module attributes {{
+  rlx.products = "{products}", rlx.dims = #hir.dim_table<m = 0 to 600>
+}} {{
   hir.weight @up "up" : tensor<{n}x{k}xf32>
   hir.weight @down "down" : tensor<{k}x{n}xf32>
   func.func @main(%x : tensor<?x{k}xf32, #hir.dims<m, _>> {{hir.name = "x"}})
