@@ -33,8 +33,9 @@ def emit_gemm(
     """
     Emit `rows` (i64, may be 0) rows of k numbers times this thread's share of the outputs.
 
-    Row r is at a + r * a_stride_bytes, of f32, or of bf16 where `element` is `bfloat`; `weights`
-    are pointers to packed weights, for each group. With bf16 rows the weights are rounded to bf16
+    Row r is at a + r * a_stride_bytes, of f32, or of bf16 where `element` is `bfloat`; f32 is
+    rounded to bf16 first where it is `ROUNDED`. `weights` are pointers to packed weights, for each
+    group. With bf16 rows the weights are rounded to bf16
     too where the target has a unit for such products; sums are f32. What is added to an output, and
     in which order, is a matter of k alone: a row's result depends neither on the rows beside it nor
     on the number of threads, to the bit.
@@ -43,5 +44,5 @@ def emit_gemm(
     stack used is at most 1.2 MB, once for all products in a function.
     """
     check(k, groups, weights)
-    emit = emit_tiles if element == "bfloat" and has_tiles(f.target, k) else emit_registers
+    emit = emit_tiles if element != "float" and has_tiles(f.target, k) else emit_registers
     emit(f, groups, Rows(a, rows, k, a_stride_bytes, element), weights, tid, nth, store, ahead)

@@ -28,6 +28,7 @@ from rlx.lowering.formats import (
 )
 from rlx.lowering.gemm_unit import (
     LINE,
+    ROUNDED,
     SCRATCH,
     SUMS,
     AskRow,
@@ -39,6 +40,7 @@ from rlx.lowering.gemm_unit import (
 )
 from rlx.lowering.target import PANEL, Target
 from rlx.lowering.values import Value, i64
+from rlx.lowering.vmath_cast import convert
 
 _L1_SCRATCH = 16 * 1024
 """The scratch for few rows, where dequantising costs more than keeping sums between blocks of k."""
@@ -261,7 +263,10 @@ def _tile(p: _Product, height: int) -> str:
                 ]
                 for r in range(height):
                     at = f.at(a_i, r * stride + size * j)
-                    x = f.splat(load_float(f, "f32" if size == 4 else "bf16", at, 1), PANEL)
+                    x = load_float(f, "f32" if size == 4 else "bf16", at, 1)
+                    if p.rows.element == ROUNDED:
+                        x = convert(f, convert(f, x, "bfloat"), "float")
+                    x = f.splat(x, PANEL)
                     for w, column in enumerate(columns):
                         sums[r * p.wide + w] = f.fma(x, column, sums[r * p.wide + w])
             return sums

@@ -43,20 +43,29 @@ def _copier(module: Module, rows: Rows) -> str:
             block = f.at(tiles, f.lshr(r, 4), steps * amx.TILE_BYTES)
             return f.at(block, f.and_(r, amx.ROWS - 1), amx.ROW_BYTES)
 
+        def numbers(source: Value, s: Value, count: int = amx.DEPTH) -> Value:
+            """Return the s-th 32 numbers of a row as bf16, zeros after `count`."""
+            live = [int(lane < count) for lane in range(amx.DEPTH)]
+            at = f.at(source, s, amx.DEPTH * rows.size)
+            if rows.size == 2:
+                return f.load_masked(_TILE_ROW, at, f.vector("i1", live), align=2)
+            halves = [
+                f.load_masked(SUMS, f.at(at, 4 * n), f.vector("i1", live[n : n + PANEL]))
+                for n in (0, PANEL)
+            ]
+            return amx.joined(f, *halves)
+
         def row(r: Value, _: list[Value]) -> list[Value]:
             source, to = f.at(a, r, rows.stride), target(r)
 
             def step(s: Value, _: list[Value]) -> list[Value]:
-                number = f.load(_TILE_ROW, f.at(source, s, amx.ROW_BYTES), align=2)
-                f.store(number, f.at(to, s, amx.TILE_BYTES), align=64)
+                f.store(numbers(source, s), f.at(to, s, amx.TILE_BYTES), align=64)
                 return []
 
             f.for_(0, whole, 1, [], step)
             if left:
-                mask = f.vector("i1", [int(lane < left) for lane in range(amx.DEPTH)])
-                place = f.at(source, whole * amx.ROW_BYTES)
-                number = f.load_masked(_TILE_ROW, place, mask, align=2)
-                f.store(number, f.at(to, whole * amx.TILE_BYTES), align=64)
+                last = numbers(source, i64(whole), left)
+                f.store(last, f.at(to, whole * amx.TILE_BYTES), align=64)
             return []
 
         def empty(r: Value, _: list[Value]) -> list[Value]:
@@ -73,7 +82,7 @@ def _copier(module: Module, rows: Rows) -> str:
         f.ret()
 
     params = [("ptr", "a"), ("ptr", "tiles"), ("i64", "count")]
-    return module.once(f"gemm.rows_{rows.k}_{rows.stride}", params, body)
+    return module.once(f"gemm.rows_{rows.k}_{rows.stride}_{rows.element}", params, body)
 
 
 def fill_tiles(

@@ -21,6 +21,7 @@ SCRATCH = 256 * 1024
 """Bytes of dequantised panels at a time: inside every L2 cache, and a thread's stack."""
 LINE = 4 * PANEL
 """Bytes of a panel's sums of one row."""
+ROUNDED = "rounded"
 SUMS = f"<{PANEL} x float>"
 
 StoreRow = Callable[[Function, int, Value, Value, list[Value]], None]
@@ -42,12 +43,12 @@ class Rows:
     k: int
     stride: int
     element: str
-    """`float` or `bfloat`."""
+    """`float`, `bfloat`, or `ROUNDED`: f32 that is rounded to bf16 before it is multiplied."""
 
     @property
     def size(self) -> int:
         """Return the bytes of a number."""
-        return 4 if self.element == "float" else 2
+        return 2 if self.element == "bfloat" else 4
 
 
 @dataclass(frozen=True)

@@ -23,6 +23,7 @@ from rlx.lowering.body import Body, width_of
 from rlx.lowering.contract import Group
 from rlx.lowering.formats import emit_unpack_row
 from rlx.lowering.gemm import emit_gemm
+from rlx.lowering.gemm_unit import ROUNDED
 from rlx.lowering.gemv import emit_gemv, emit_gemv_ahead
 from rlx.lowering.kernels import no_family
 from rlx.lowering.kv_cache import Attention
@@ -80,6 +81,8 @@ class _Contraction:
     """A kernel's products of one input with packed weights."""
 
     source: SSAValue
+    element: str
+    """What the kernel multiplies, as `gemm_unit.Rows` has it."""
     rows: Dim
     k: int
     epilogue: Sequence[Operation]
@@ -94,14 +97,18 @@ class _Contraction:
         if len(inputs) != 1:
             raise RlxError("matmul: expected products of one input in a kernel")
         source = inputs.pop()
-        epilogue = [op for op in body.ops if isinstance(op, EPILOGUE)]
+        element = "bfloat" if element_of(source.type) == bf16 else "float"
+        prologue = source.owner
+        if isinstance(prologue, mir.CastOp):
+            source, element = prologue.input, ROUNDED
+        epilogue = [op for op in body.ops if isinstance(op, EPILOGUE) and op is not prologue]
         groups = _joint(matmuls, epilogue)
         specs = [
             Group(tuple(format_of(m.weight.type) for m in g), width_of(g[0].result)) for g in groups
         ]
         weights = [[body.pointers[m.weight] for m in g] for g in groups]
         rows, k = dims_of(source.type)[0], width_of(source)
-        return _Contraction(source, rows, k, epilogue, groups, specs, weights)
+        return _Contraction(source, element, rows, k, epilogue, groups, specs, weights)
 
 
 def emit_contraction(body: Body) -> None:
@@ -122,12 +129,11 @@ def emit_contraction(body: Body) -> None:
         return
     if c.source not in body.pointers:
         raise RlxError("matmul: a norm is part of a product's kernel for a single row only")
-    narrow = element_of(c.source.type) == bf16
     emit_gemm(
-        f, c.k, c.specs, body.pointers[c.source], c.k * (2 if narrow else 4), body.size(c.rows),
-        c.weights, body.tid, body.threads,
+        f, c.k, c.specs, body.pointers[c.source], c.k * element_bytes(c.source.type),
+        body.size(c.rows), c.weights, body.tid, body.threads,
         lambda _, g, row, panel, values: store(g, row, panel, values),
-        element="bfloat" if narrow else "float",
+        element=c.element,
         ahead=lambda _, g, row, panel: programs[g].ahead(row, panel),
     )  # fmt: skip
 

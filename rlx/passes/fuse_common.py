@@ -142,11 +142,15 @@ def _with_copied(ops: Sequence[Operation], copied: Sequence[Operation]) -> Itera
 
 
 def _arranged(ops: Sequence[Operation]) -> list[Operation]:
-    """Return a kernel's operations in order; where it has matmuls: norm, matmuls, epilogue."""
+    """Return a kernel's operations in order; where it has matmuls: prologue, matmuls, epilogue."""
     if not any(isinstance(op, mir.MatmulOp) for op in ops):
         return list(ops)
-    place: dict[type[Operation], int] = {mir.RmsNormOp: 0, mir.MatmulOp: 1}
-    return sorted(ops, key=lambda op: place.get(type(op), 2))
+    multiplied = {op.input.owner for op in ops if isinstance(op, mir.MatmulOp)}
+
+    def place(op: Operation) -> int:
+        return 0 if op in multiplied else 1 if isinstance(op, mir.MatmulOp) else 2
+
+    return sorted(ops, key=place)
 
 
 # Order

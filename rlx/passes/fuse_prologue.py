@@ -17,15 +17,15 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
 from xdsl.context import Context
-from xdsl.dialects.builtin import ModuleOp
-from xdsl.ir import Operation, SSAValue
+from xdsl.dialects.builtin import ModuleOp, bf16, f32
+from xdsl.ir import Block, Operation, SSAValue
 from xdsl.passes import ModulePass
 from xdsl.pattern_rewriter import PatternRewriter, RewritePattern, op_type_rewrite_pattern
 
 from rlx.dialects import mir
-from rlx.dialects.common import element_bytes
+from rlx.dialects.common import element_bytes, element_of
 from rlx.dialects.kinds import BinaryKind
-from rlx.passes.fuse_common import Fusion, Join, cannot_group, launch_of, users
+from rlx.passes.fuse_common import Fusion, Join, cannot_group, launch_of, matmuls, users
 from rlx.passes.fusion_cost import nbytes, source
 
 _WORTH = 16
@@ -131,6 +131,32 @@ class MoveIntoDotKernel(RewritePattern):
         return refusal(join.launch.ops, join.launch.yielded, source)
 
 
+@dataclass
+class MoveCastIntoMatmulKernel(RewritePattern):
+    """
+    Move a cast to bf16 into the matmul kernel that is its only consumer.
+
+    That is where nothing computes what is cast: else what does stores half the bytes.
+    """
+
+    fusion: Fusion
+
+    @op_type_rewrite_pattern
+    def match_and_rewrite(self, op: mir.CastOp, rewriter: PatternRewriter) -> None:
+        given = isinstance(op.input.owner, Block) and element_of(op.input.type) == f32
+        readers = users(op.result)
+        if not given or element_of(op.result.type) != bf16 or launch_of(op) is not op:
+            return
+        kernels = {launch_of(user) for user in readers if isinstance(user, mir.MatmulOp)}
+        if len(kernels) != 1 or not all(isinstance(user, mir.MatmulOp) for user in readers):
+            return
+        (kernel,) = kernels
+        others = any(source(m.input) is not op.result for m in matmuls(kernel))
+        reason = "the kernel multiplies other rows too" if others else None
+        reason = reason or cannot_group([op, kernel])
+        self.fusion.attempt(op, [Join([op, kernel])], reason, rewriter)
+
+
 @dataclass(frozen=True)
 class FuseProloguePass(ModulePass):
     """
@@ -148,4 +174,4 @@ class FuseProloguePass(ModulePass):
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         fusion = Fusion.of(self.name, op, self.target, self.report)
-        fusion.run([MoveIntoDotKernel(fusion)], op)
+        fusion.run([MoveIntoDotKernel(fusion), MoveCastIntoMatmulKernel(fusion)], op)

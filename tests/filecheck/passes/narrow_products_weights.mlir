@@ -6,8 +6,15 @@
 // CHECK: mir.pack %a : tensor<64x64xf32> -> tensor<64x64x!hir.packed<bf16>>
 // CHECK: mir.pack %b : tensor<64x64xf32> -> tensor<64x64x!hir.packed<f32>>
 
+// What comes from outside is rounded where it is multiplied, what is computed where it is made.
+
 // PLAN-DAG: lir.weight @a.bf16 "a" {{.*}} : tensor<64x64x!hir.packed<bf16>>
 // PLAN-DAG: lir.weight @b "b" {{.*}} : tensor<64x64x!hir.packed<f32>>
+// PLAN: lir.kernel @cast_matmul
+// PLAN: mir.cast
+// PLAN-NEXT: mir.matmul
+// PLAN-NEXT: mir.cast
+// PLAN-NEXT: mir.yield
 builtin.module attributes {rlx.products = "bf16-weights", rlx.dims = #hir.dim_table<seq = 1 to 512>} {
   hir.weight @a "a" : tensor<64x64xf32>
   hir.weight @b "b" : tensor<64x64xf32>
