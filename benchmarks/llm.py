@@ -79,7 +79,7 @@ def prompt_ids(model: str, count: int) -> list[int]:
 def rlx_worker(path: str, threads: int, precision: str) -> Handler:
     import rlx
 
-    model = rlx.load(path, precision, threads, CONTEXT)
+    model = rlx.load(path, precision, threads, CONTEXT, reuse_prefix=False)
 
     def handle(job: dict[str, Any]) -> dict[str, Any]:
         if job["what"] == "profile":

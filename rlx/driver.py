@@ -40,6 +40,9 @@ if TYPE_CHECKING:
     from rlx.runtime.encoder import TextEncoder
 
 PROGRAMS = ("prefill", "decode")
+"""The programs of every model that is loaded."""
+BATCH = "batch"
+"""That of its batches, which the first of them compiles."""
 PRECISIONS = ("exact", "fast", "auto")
 CHUNK = 512
 """Tokens of a prompt that go through prefill at a time."""
@@ -58,14 +61,15 @@ class Precision(NamedTuple):
     def of(precision: str, target: Target) -> dict[str, Precision]:
         """Return what a precision of `load` means for each program on a machine."""
         exact, fast = Precision(), Precision("fast")
-        prefill = Precision("fast", "bf16") if has_amx(target) else fast
+        narrow = Precision("fast", "bf16") if has_amx(target) else fast
         match precision:
             case "exact":
-                return {"prefill": exact, "decode": exact}
+                prefill, decode = exact, exact
             case "fast":
-                return {"prefill": prefill, "decode": fast}
+                prefill, decode = narrow, fast
             case _:
-                return {"prefill": prefill if has_amx(target) else exact, "decode": exact}
+                prefill, decode = narrow if has_amx(target) else exact, exact
+        return {"prefill": prefill, "decode": decode, BATCH: decode}
 
 
 @dataclass
@@ -254,7 +258,7 @@ def _verify_plans(model: Model) -> None:
     from rlx.passes.pipelines import run_to
     from rlx.passes.verify_plan import check_planned
 
-    for name in PROGRAMS:
+    for name in (*PROGRAMS, BATCH):
         module = model.build(name)
         run_to(module, "lir", model.profile)
         problems = check_planned(module)
@@ -274,7 +278,7 @@ def end_tokens(file: GgufFile) -> frozenset[int]:
 def print_ir(model: Model, stage: str, program: str) -> str:
     """Return a program's IR at a stage, for the machine that this process runs on."""
     choice("stage", stage, STAGES)
-    choice("program", program, PROGRAMS)
+    choice("program", program, (*PROGRAMS, BATCH))
     from rlx.passes.pipelines import run_to
 
     module = model.build(program)
@@ -292,6 +296,7 @@ def load(
     verify: bool = False,
     profile: CompileProfile | str | os.PathLike[str] | None = None,
     kv_cache: str = "auto",
+    reuse_prefix: bool = True,
 ) -> LanguageModel | TextEncoder:
     """
     Load a model and compile it for this machine: a language model from a GGUF file, or an encoder
@@ -313,6 +318,8 @@ def load(
     `f16` and `bf16` take half the memory, and half the time to read, and are rounded once to 11 or
     8 digits (f16 has none beyond 65,504: larger ones become infinite). `auto` is f32, and f16 where
     the precision is fast.
+    With `reuse_prefix` what a prompt shares with the one before it is not computed again; that
+    changes no bit of an answer (`LanguageModel.reuse_prefix` is the same, to be set at any time).
     Raises RlxError for a file or an option that rlx can't serve.
     """
     started = time.perf_counter()
@@ -377,6 +384,14 @@ def _load(
             program.start(weights)
         return prefill, decode
 
+    def batch_program() -> Program:
+        """Return the program of batches, whose states are those of each batch."""
+        found = compiled_program(model, BATCH, target)
+        program = Program(found.manifest, found.code, team, state)
+        check_shared([prefill, program])
+        program.start(weights)
+        return program
+
     def resident() -> Resident:
         data = model.file.file.data
         return Resident.of_process(weights.address, address_of(data))
@@ -394,6 +409,8 @@ def _load(
         marked=marked,
         resident=resident,
         print_ir=lambda stage, program: print_ir(model, stage, program),
+        batch_program=batch_program,
+        reuse_prefix=reuse_prefix,
     )
 
 

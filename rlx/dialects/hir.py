@@ -23,6 +23,7 @@ from xdsl.irdl import (
     IRDLOperation,
     VarConstraint,
     operand_def,
+    opt_operand_def,
     prop_def,
     result_def,
     traits_def,
@@ -159,28 +160,40 @@ class AppendOp(IRDLOperation):
     """
     Writes rows into a state at position `start`; gives the rows of the state up to them.
 
+    With `places` each row is of a sequence and at a position: see `mir.append`.
     Rows of f32 are rounded once to the state's elements, to nearest, ties to even.
     """
 
     name = "hir.append"
     input = operand_def(AnyTensor)
+    places = opt_operand_def(AnyTensor)
     state = prop_def(FlatSymbolRefAttrConstr)
     start = prop_def(StringAttr)
     result = result_def(AnyTensor)
     traits = traits_def(MemoryReadEffect(), MemoryWriteEffect())
     assembly_format = (
-        "$input `to` $state `start` $start `:` type($input) `->` type($result) attr-dict"
+        "$input `to` $state (`at` $places^ `:` type($places))? `start` $start `:` type($input)"
+        " `->` type($result) attr-dict"
     )
 
-    def __init__(self, input: SSAValue, state: str, start: str, result: Attribute):
+    def __init__(
+        self,
+        input: SSAValue,
+        state: str,
+        start: str,
+        result: Attribute,
+        places: SSAValue | None = None,
+    ):
         super().__init__(
-            operands=[input],
+            operands=[input, places],
             properties={"state": SymbolRefAttr(state), "start": StringAttr(start)},
             result_types=[result],
         )
 
     def verify_(self) -> None:
         shapes.check_append("hir.append", self.input.type, self.result.type)
+        if self.places is not None:
+            shapes.check_places("hir.append", self.input.type, self.places.type)
 
 
 @op_definition

@@ -67,6 +67,18 @@ MARKS = "rlx.marks"
 """Module attribute, of no value: every thread notes when it comes to each launch and barrier."""
 
 
+FEW_ROWS = "rlx.few_rows"
+"""
+Module attribute, of no value: rows times packed weights are few, and each gives to the bit what it
+does alone, in a program of one row.
+"""
+
+
+def set_few_rows(module: ModuleOp) -> None:
+    """Let each row of a module be multiplied as a single one is."""
+    module.attributes[FEW_ROWS] = UnitAttr()
+
+
 def set_marks(module: ModuleOp, marks: bool) -> None:
     """Ask for marks in a module, or for none."""
     if marks:

@@ -22,6 +22,7 @@ from xdsl.ir import Attribute, Block, Dialect, Operation, Region, SSAValue
 from xdsl.irdl import (
     IRDLOperation,
     operand_def,
+    opt_operand_def,
     prop_def,
     region_def,
     result_def,
@@ -198,6 +199,9 @@ class AppendOp(IRDLOperation):
     """
     Writes rows into a state from position `start`; gives a view of the positions filled.
 
+    With `places` `[rows, 2] i64` rows are of several sequences: the state of row r lies
+    `places[r, 0]` bytes behind that of the module, and its position is `start` + `places[r, 1]`;
+    the view is then of the whole capacity. No two rows have one place.
     Rows of f32 are rounded once to the state's elements, to nearest, ties to even. The state's role
     and head_dim choose the layout of its bytes.
     """
@@ -205,13 +209,15 @@ class AppendOp(IRDLOperation):
     name = "mir.append"
     input = operand_def(AnyTensor)
     state = operand_def(AnyTensor)
+    places = opt_operand_def(AnyTensor)
     role = prop_def(StateRoleAttr)
     head_dim = prop_def(IntegerAttr[I64])
     start = prop_def(StringAttr)
     result = result_def(AnyTensor)
     traits = traits_def(MemoryReadEffect(), MemoryWriteEffect())
     assembly_format = (
-        "$input `to` $state $role `head_dim` $head_dim `start` $start `:` type($input) `,`"
+        "$input `to` $state (`at` $places^ `:` type($places))? $role `head_dim` $head_dim"
+        " `start` $start `:` type($input) `,`"
         " type($state) `->` type($result) attr-dict"
     )
 
@@ -223,9 +229,10 @@ class AppendOp(IRDLOperation):
         head_dim: int,
         start: str,
         result: Attribute,
+        places: SSAValue | None = None,
     ):
         super().__init__(
-            operands=[input, state],
+            operands=[input, state, places],
             properties={
                 "role": StateRoleAttr(role),
                 "head_dim": i64_attr(head_dim),
@@ -243,6 +250,9 @@ class AppendOp(IRDLOperation):
                 f"got {spell(self.state.type)} and {spell(self.result.type)}"
             )
         shapes.check_state(self.name, self.state.type, self.head_dim.value.data)
+        if self.places is not None:
+            shapes.check_places(self.name, self.input.type, self.places.type)
+            shapes.expect(self, self.result.type, self.state.type)
 
 
 @op_definition

@@ -18,7 +18,6 @@ from xdsl.dialects.builtin import (
     SymbolRefAttr,
     TensorType,
     f64,
-    i32,
     i64,
 )
 from xdsl.dialects.utils import EnumAttribute
@@ -28,6 +27,7 @@ from xdsl.irdl import (
     VarConstraint,
     irdl_attr_definition,
     operand_def,
+    opt_operand_def,
     prop_def,
     result_def,
     traits_def,
@@ -48,9 +48,7 @@ from xdsl.utils.exceptions import VerifyException
 from xdsl.utils.str_enum import StrEnum
 
 from rlx.dialects import shapes
-from rlx.dialects.common import (
-    tensor,
-)
+from rlx.dialects.common import dims_of, tensor
 
 AnyTensor = TensorType.constr()
 Indices: TypeAlias = DenseArrayBase[I64]
@@ -268,6 +266,8 @@ class Attention(IRDLOperation, ABC):
 
     `[rows, heads * head_dim], [keys, kv_heads * head_dim] x 2 -> [rows, heads * head_dim]`; the
     last row is the query at position keys - 1. Heads share keys in groups (Ainslie et al., 2023).
+    With `places` `[rows, 2] i64` each row is the query of a sequence and at a position: see
+    `mir.append`; keys and values are then states of that capacity.
     Keys and values are f32, f16 or bf16, all that is computed with them is f32. Queries are f32, or
     bf16, as the result is then: keys, values and the weights of softmax may be rounded to bf16 too.
     """
@@ -277,21 +277,28 @@ class Attention(IRDLOperation, ABC):
     query = operand_def(T)
     keys = operand_def(S)
     values = operand_def(S)
+    places = opt_operand_def(AnyTensor)
     head_dim = prop_def(IntegerAttr[I64])
     scale = prop_def(FloatAttr[Float64Type])
     custom_directives = (Number,)
     result = result_def(T)
     traits = traits_def(MemoryReadEffect())
     assembly_format = (
-        "$query `,` $keys `,` $values `head_dim` $head_dim `scale` custom<Number>($scale)"
-        " `:` type($query) `,` type($keys) attr-dict"
+        "$query `,` $keys `,` $values (`at` $places^ `:` type($places))? `head_dim` $head_dim"
+        " `scale` custom<Number>($scale) `:` type($query) `,` type($keys) attr-dict"
     )
 
     def __init__(
-        self, query: SSAValue, keys: SSAValue, values: SSAValue, head_dim: int, scale: float
+        self,
+        query: SSAValue,
+        keys: SSAValue,
+        values: SSAValue,
+        head_dim: int,
+        scale: float,
+        places: SSAValue | None = None,
     ):
         super().__init__(
-            operands=[query, keys, values],
+            operands=[query, keys, values, places],
             properties={"head_dim": i64_attr(head_dim), "scale": f64_attr(scale)},
             result_types=[query.type],
         )
@@ -299,6 +306,8 @@ class Attention(IRDLOperation, ABC):
     def verify_(self) -> None:
         check_finite(self, "scale", self.scale)
         shapes.check_attention(self.name, self.query.type, self.keys.type, self.head_dim.value.data)
+        if self.places is not None:
+            shapes.check_places(self.name, self.query.type, self.places.type)
 
 
 class Rows(IRDLOperation, ABC):
@@ -324,7 +333,8 @@ class Sample(IRDLOperation, ABC):
     """
     Draws a token from the last row of logits: `[rows, vocab] f32, [8] i32 -> [1] i32`.
 
-    The parameters are the words of `rlx.lowering.abi.Sampling`.
+    The parameters are the words of `rlx.lowering.abi.Sampling`. Where each row has its own,
+    `[rows, 8] i32`, a token is drawn from each: `[rows] i32`.
     """
 
     logits = operand_def(AnyTensor)
@@ -336,11 +346,16 @@ class Sample(IRDLOperation, ABC):
     )
 
     def __init__(self, logits: SSAValue, params: SSAValue):
-        super().__init__(operands=[logits, params], result_types=[tensor([1], i32)])
+        super().__init__(operands=[logits, params], result_types=[shapes.sampled(params.type)])
 
     def verify_(self) -> None:
         shapes.check_sample(self.name, self.logits.type, self.params.type)
-        shapes.expect(self, self.result.type, tensor([1], i32))
+        shapes.expect(self, self.result.type, shapes.sampled(self.params.type))
+
+    @property
+    def single(self) -> bool:
+        """Return whether it draws one token, which the first thread does alone."""
+        return len(dims_of(self.params.type)) == 1
 
 
 class Repeat(IRDLOperation, ABC):

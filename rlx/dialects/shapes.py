@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from xdsl.dialects.builtin import IntegerAttr, TensorType, bf16, f32, i32
+from xdsl.dialects.builtin import IntegerAttr, TensorType, bf16, f32, i32, i64
 from xdsl.ir import Attribute, Operation
 from xdsl.utils.exceptions import VerifyException
 
@@ -189,11 +189,26 @@ def check_some_rows(what: str, input_: Attribute, result: Attribute) -> None:
         raise VerifyException(f"{what}: expected at most {rows} rows, got {spell(result)}")
 
 
+def check_places(what: str, rows: Attribute, places: Attribute) -> None:
+    """Each row has the number of its sequence and its position there."""
+    wanted = tensor([_matrix(what, rows)[0], 2], i64)
+    if places != wanted:
+        raise VerifyException(f"{what}: expected places {spell(wanted)}, got {spell(places)}")
+
+
 def check_sample(what: str, logits: Attribute, params: Attribute) -> None:
     _floats(what, logits)
-    _matrix(what, logits)
-    if dims_of(params) != (8,) or element_of(params) != i32:
-        raise VerifyException(f"{what}: expected parameters [8] i32, got {spell(params)}")
+    rows, _ = _matrix(what, logits)
+    if dims_of(params) not in ((8,), (rows, 8)) or element_of(params) != i32:
+        raise VerifyException(
+            f"{what}: expected parameters [8] i32 or [{rows}, 8] i32, got {spell(params)}"
+        )
+
+
+def sampled(params: Attribute) -> TensorType[Attribute]:
+    """A token, or one for each row that has parameters."""
+    dims = dims_of(params)
+    return tensor(dims[:1] if len(dims) == 2 else [1], i32)
 
 
 def check_repeat(what: str, first: IntegerAttr, last: IntegerAttr, op: Operation) -> None:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
+from xdsl.dialects.builtin import i64
 
 from rlx.contract.quant import KvFormat
 from rlx.dialects import hir, mir
@@ -72,6 +73,31 @@ class DecodeRopeParams:
         sin = np.stack([-np.sin(angles), np.sin(angles)], axis=2).astype(np.float32)
         ctx.state.rope_cos = ctx.synth_param("rope.cos", cos, shape)
         ctx.state.rope_sin = ctx.synth_param("rope.sin", sin.reshape(shape), shape)
+        return x
+
+
+@dataclass(frozen=True)
+class RowPlaces:
+    """
+    Lets each row be of a sequence and at a position of its own, as an input `[rows, 2] i64` says.
+
+    Behind it `Rope` turns rows by these positions, and `SelfAttention` appends each row to its
+    sequence and lets it see that alone. Needs `RopeTables` before; passes x through.
+    """
+
+    input: str = "places"
+
+    def emit(self, ctx: FlowCtx, x: FlowValue) -> FlowValue:
+        rows = x.shape[0]
+        places = ctx.input(self.input, (rows, 2), i64)
+        positions = tensors.reshape(ctx, tensors.part(ctx, places, 1, 1, 1), (rows,))
+        cos, sin = ctx.state.rope_cos, ctx.state.rope_sin
+        if cos is None or sin is None:
+            raise RlxError("RowPlaces: expected RopeTables before it")
+        ctx.state.rope_cos, ctx.state.rope_sin = (
+            ctx.insert(mir.GatherOp(table, positions.id, 0)).id for table in (cos, sin)
+        )
+        ctx.state.places = places.id
         return x
 
 
@@ -269,13 +295,16 @@ class SelfAttention(_Attention):
         self, ctx: FlowCtx, q: FlowValue, k: FlowValue, v: FlowValue, scale: float
     ) -> FlowValue:
         keys, values = (
-            ctx.append(name, role, self.capacity, self.head_dim, x, STORED[self.cache])
+            ctx.append(
+                name, role, self.capacity, self.head_dim, x, STORED[self.cache], ctx.state.places
+            )
             for name, role, x in (
                 ("k_cache", StateRole.KEYS, k),
                 ("v_cache", StateRole.VALUES, v),
             )
         )
-        return ctx.insert(hir.AttentionOp(q.id, keys.id, values.id, self.head_dim, scale))
+        places = ctx.state.places
+        return ctx.insert(hir.AttentionOp(q.id, keys.id, values.id, self.head_dim, scale, places))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -265,9 +265,12 @@ class FlowCtx:
         head_dim: int,
         x: FlowValue,
         kept: Attribute = f32,
+        places: HirNodeId | None = None,
     ) -> FlowValue:
         """
         Write `[rows, width]` to a state at position `past`; return its `[keys, width]` so far.
+
+        With `places` each row goes to a sequence and position of its own: see `mir.append`.
 
         Declares the state, with a member of `capacity` positions of `kept` elements for each layer,
         when it is new. Raises RlxError if it was declared otherwise.
@@ -280,7 +283,9 @@ class FlowCtx:
             self._declare(state, new)
         elif not old.is_structurally_equivalent(new):
             raise RlxError(f"state @{state} is declared as '{old}', not as '{new}'")
-        return self.insert(hir.AppendOp(x.id, state, PAST, tensor([KEYS, width], kept)), state)
+        start, filled = (PAST, KEYS) if places is None else (self.origin(), capacity)
+        view = tensor([filled, width], kept)
+        return self.insert(hir.AppendOp(x.id, state, start, view, places), state)
 
     def outline(
         self, name: str, layer: int, stage: FlowStage, x: FlowValue, streams: Sequence[str] = ()

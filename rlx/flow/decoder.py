@@ -70,7 +70,8 @@ class LlamaDecodeLayer:
     ) -> FlowStage:
         """Return the attention of this layer, on whatever keys the model has."""
         bound = ctx.state.decode is not None
-        start = PAST if self.capacity is not None and not bound else None
+        placed = bound or ctx.state.places is not None
+        start = PAST if self.capacity is not None and not placed else None
         query, key, value = (self.projection(name) for name in "qkv")
         output = Linear(self.key("attn_output"), hint="o")
         rope = Rope(self.head_dim, self.pairs, start)

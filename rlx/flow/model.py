@@ -11,7 +11,7 @@ from xdsl.dialects.builtin import DictionaryAttr, ModuleOp, StringAttr, f32
 from xdsl.ir import Attribute
 
 from rlx.dialects.common import DIMS, Dim, DimDef, DimTableAttr
-from rlx.dialects.lir import ADVANCE, CARRY
+from rlx.dialects.lir import ADVANCE, CARRY, set_few_rows
 from rlx.errors import RlxError
 from rlx.flow.context import FlowCtx, FlowStage
 from rlx.flow.layers import Repeat
@@ -46,6 +46,7 @@ class ModelFlow:
         self._outputs: list[str] = []
         self._carry: dict[str, str] = {}
         self._advance: dict[str, str] = {}
+        self._few_rows = False
 
     def dim(self, name: str, low: int, high: int) -> Dim:
         """
@@ -100,6 +101,11 @@ class ModelFlow:
         self._advance[dim] = by
         return self
 
+    def few_rows(self) -> Self:
+        """Let each row times a packed weight be what it is alone, in a program of one row."""
+        self._few_rows = True
+        return self
+
     def build(self, weights: WeightSource, profile: CompileProfile | None = None) -> BuiltModel:
         """
         Run the stages; return the program.
@@ -116,6 +122,8 @@ class ModelFlow:
             x = ctx.apply(stage, x)
         ctx.finish({name: self._named(ctx, name) for name in self._outputs})
         attributes = ctx.module.attributes
+        if self._few_rows:
+            set_few_rows(ctx.module)
         attributes[DIMS] = DimTableAttr.of(ctx.dims.values())
         for key, links in ((CARRY, self._carry), (ADVANCE, self._advance)):
             if links:

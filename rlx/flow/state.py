@@ -57,6 +57,8 @@ class FlowState:
 
     rope_cos: HirNodeId | None = None
     rope_sin: HirNodeId | None = None
+    places: HirNodeId | None = None
+    """The sequence and position of each row, where rows are of several sequences."""
     zero_beta: HirNodeId | None = None
     embed_weight: HirNodeId | None = None
     hidden_shape: Shape | None = None

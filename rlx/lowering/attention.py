@@ -66,34 +66,114 @@ def emit_attention_decode(
     finishes a kv head's last unit combines them all in order, so that the barrier that publishes
     `out` is the only one.
     """
-    splits = f.udiv(f.add(keys, DECODE_KEYS - 1), DECODE_KEYS)
-    units = f.mul(splits, a.kv_heads)
+    query = _Query(f, a, q, k, v, out, scratch, keys)
+    units = f.mul(query.splits, a.kv_heads)
     first = f.udiv(f.mul(units, tid), nth)
     end = f.udiv(f.mul(units, f.add(tid, 1)), nth)
-    scaled = f.alloca(a.group * a.row_bytes)
-    weights = f.alloca(Registers.of(f.target).rows * DECODE_KEYS * 4)
+    query.emit_units(first, end)
 
-    def place(u: Value) -> tuple[Value, Value]:
+
+def emit_attention_rows(
+    f: Function,
+    a: Attention,
+    q: Value,
+    k: Value,
+    v: Value,
+    out: Value,
+    scratch: Value,
+    places: Value,
+    rows: Value,
+    tid: Value,
+    nth: Value,
+) -> None:
+    """
+    Emit the attention of `rows` queries (i64), each on a sequence of its own: see `mir.append`.
+
+    q, out f32 [rows][heads][head_dim]; places i64 [rows][2], whose first numbers are multiples of
+    64; scratch is `decode_scratch_bytes` for each row. Work units are those of
+    `emit_attention_decode`, row by row, and so are the bits.
+    """
+
+    def keys_of(r: Value) -> Value:
+        return f.add(f.load("i64", f.at(f.at(places, r, 16), 8), align=8), 1)
+
+    (total,) = f.for_(0, rows, 1, [i64(0)], lambda r, n: [f.add(n[0], _splits_of(f, keys_of(r)))])
+    total = f.mul(total, a.kv_heads)
+    first = f.udiv(f.mul(total, tid), nth)
+    end = f.udiv(f.mul(total, f.add(tid, 1)), nth)
+
+    def row(r: Value, carried: list[Value]) -> list[Value]:
+        (base,) = carried
+        behind = f.load("i64", f.at(places, r, 16), align=8)
+        query = _Query(
+            f,
+            a,
+            f.at(q, r, a.heads * a.row_bytes),
+            f.at(k, behind),
+            f.at(v, behind),
+            f.at(out, r, a.heads * a.row_bytes),
+            f.at(scratch, r, decode_scratch_bytes(a)),
+            keys_of(r),
+        )
+        count = f.mul(query.splits, a.kv_heads)
+        last = f.add(base, count)
+        own = (f.sub(f.umin(f.umax(bound, base), last), base) for bound in (first, end))
+        query.emit_units(*own)
+        return [last]
+
+    f.for_(0, rows, 1, [i64(0)], row)
+
+
+def _splits_of(f: Function, keys: Value) -> Value:
+    return f.udiv(f.add(keys, DECODE_KEYS - 1), DECODE_KEYS)
+
+
+class _Query:
+    """One query's attention: a work unit is a kv head and `DECODE_KEYS` keys."""
+
+    def __init__(
+        self,
+        f: Function,
+        a: Attention,
+        q: Value,
+        k: Value,
+        v: Value,
+        out: Value,
+        scratch: Value,
+        keys: Value,
+    ):
+        self.f, self.a, self.q, self.out, self.scratch = f, a, q, out, scratch
+        self.k, self.v, self.keys = k, v, keys
+        self.splits = _splits_of(f, keys)
+        self.scaled = f.scratch("scaled", a.group * a.row_bytes)
+        self.weights = f.scratch("weights", Registers.of(f.target).rows * DECODE_KEYS * 4)
+
+    def _place(self, u: Value) -> tuple[Value, Value]:
         """Return the kv head of a unit, and which of its splits it is."""
-        head = f.udiv(u, splits)
-        return head, f.sub(u, f.mul(head, splits))
+        head = self.f.udiv(u, self.splits)
+        return head, self.f.sub(u, self.f.mul(head, self.splits))
 
-    def unit(u: Value, _: list[Value]) -> list[Value]:
-        head, split = place(u)
+    def emit_units(self, first: Value, end: Value) -> None:
+        """Emit the units from `first` to below `end`; whoever does a head's last combines them."""
+        self.f.for_(first, end, 1, [], lambda u, _: self._unit(u, end))
+
+    def _unit(self, u: Value, end: Value) -> list[Value]:
+        f, a, keys, splits = self.f, self.a, self.keys, self.splits
+        head, split = self._place(u)
         start = f.mul(split, DECODE_KEYS)
-        next_head, next_split = place(f.umin(f.add(u, 1), f.sub(end, 1)))
+        next_head, next_split = self._place(f.umin(f.add(u, 1), f.sub(end, 1)))
         unit_bytes = a.group * state_bytes(a)
-        states = f.at(f.at(scratch, a.kv_heads * LINE), head, _splits(a) * unit_bytes)
+        states = f.at(f.at(self.scratch, a.kv_heads * LINE), head, _splits(a) * unit_bytes)
         state = f.at(states, split, unit_bytes)
-        queries = f.at(q, head, a.group * a.row_bytes)
+        queries = f.at(self.q, head, a.group * a.row_bytes)
 
         def prepare(r: Value, _: list[Value]) -> list[Value]:
-            own = f.at(scaled, r, a.row_bytes), f.at(state, r, state_bytes(a))
+            own = f.at(self.scaled, r, a.row_bytes), f.at(state, r, state_bytes(a))
             prepare_row(f, a, f.at(queries, r, a.row_bytes), *own)
             return []
 
         def finish(r: Value, _: list[Value]) -> list[Value]:
-            target = f.at(f.at(out, head, a.group * a.row_bytes), r, a.row_bytes)
+            target = f.at(f.at(self.out, head, a.group * a.row_bytes), r, a.row_bytes)
             combine(f, a, f.at(states, r, state_bytes(a)), unit_bytes, splits, target)
             return []
 
@@ -103,16 +183,14 @@ def emit_attention_decode(
 
         f.for_(0, a.group, 1, [], prepare)
         block = replace(
-            _block(f, a, k, v, head, start, keys, False),
-            ahead=_at(f, a, k, next_head, f.mul(next_split, DECODE_KEYS)),
+            _block(f, a, self.k, self.v, head, start, keys, False),
+            ahead=_at(f, a, self.k, next_head, f.mul(next_split, DECODE_KEYS)),
         )
-        attend_rows(f, a, block, scaled, state, weights, a.group)
-        counter = f.at(scratch, head, LINE)
+        attend_rows(f, a, block, self.scaled, state, self.weights, a.group)
+        counter = f.at(self.scratch, head, LINE)
         done = f.atomic_rmw("add", counter, i64(1))
         f.if_(f.icmp("eq", done, f.sub(splits, 1)), finish_group)
         return []
-
-    f.for_(first, end, 1, [], unit)
 
 
 def _at(f: Function, a: Attention, cache: Value, head: Value, start: Value) -> Value:

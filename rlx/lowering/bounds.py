@@ -24,7 +24,7 @@ def _bounds(op: Operation) -> Iterator[Bound]:
         case mir.RopeOp():
             rows, positions = dims_of(op.input.type)[0], dims_of(op.cos.type)[0]
             yield Bound((op.start.data, rows), positions, "positions in the table of rope")
-        case mir.AppendOp():
+        case mir.AppendOp() if op.places is None:
             start, rows = op.start.data, dims_of(op.input.type)[0]
             yield Bound((start, rows), dims_of(op.state.type)[0], "positions in the state")
             filled = dims_of(op.result.type)[0]
@@ -32,7 +32,7 @@ def _bounds(op: Operation) -> Iterator[Bound]:
         case mir.FirstRowsOp():
             filled, capacity = dims_of(op.result.type)[0], dims_of(op.input.type)[0]
             yield Bound((filled,), capacity, "positions in the state")
-        case mir.AttentionOp():
+        case mir.AttentionOp() if op.places is None:
             rows, keys = dims_of(op.query.type)[0], dims_of(op.keys.type)[0]
             yield Bound((rows,), keys, "queries of an attention, which are the last keys")
         case mir.NarrowOp():

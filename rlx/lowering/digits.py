@@ -28,8 +28,12 @@ _LESS_AT = 112  # [3] i32: minus the sums of s, t, u
 _PARTS_LESS_AT = 124  # [2][3] i32: those of the halves
 
 
-def digits_function(module: Module, forms: Sequence[Format]) -> str:
-    """Return a function that writes a row as digits, with the sums that its weights need."""
+def digits_function(module: Module, forms: Sequence[Format], apart: int = 1) -> str:
+    """
+    Return a function that writes a row as digits, with the sums that its weights need.
+
+    Its blocks are `apart` times their size apart.
+    """
     zeros = any(form.zero for form in forms)
     parts = any(form.scales_in_chunk > 1 for form in forms if form.quantised)
 
@@ -37,7 +41,7 @@ def digits_function(module: Module, forms: Sequence[Format]) -> str:
         row, digits, blocks = f.params
 
         def block(b: Value, _: list[Value]) -> list[Value]:
-            out = f.at(digits, b, DIGITS)
+            out = f.at(digits, b, apart * DIGITS)
             integers, scale = _integers(f, f.at(row, b, 4 * CHUNK))
             digits_of = _digits(f, integers, planes(module))
             for plane, halves in enumerate(digits_of):
@@ -52,7 +56,7 @@ def digits_function(module: Module, forms: Sequence[Format]) -> str:
         f.for_(0, blocks, 1, [], block)
         f.ret()
 
-    name = f"gemv.digits{'_zeros' * zeros}{'_parts' * parts}"
+    name = f"gemv.digits{'_zeros' * zeros}{'_parts' * parts}_{apart}"
     return module.once(name, [("ptr", "row"), ("ptr", "digits"), ("i64", "blocks")], body)
 
 

@@ -34,10 +34,12 @@ class Gap:
 class Module:
     """A module under construction: functions, and the declarations they turned out to need."""
 
-    def __init__(self, target: Target, fast: bool = False):
+    def __init__(self, target: Target, fast: bool = False, few_rows: bool = False):
         self.target = target
         self.fast = fast
         """Whether functions of f32 may be those of `vmath_fast`."""
+        self.few_rows = few_rows
+        """Whether each row times a packed weight is to be what it is alone, to the bit."""
         self.streams = False
         """Whether a store goes past the caches, whose mark is an entry of the module."""
         self._declared: dict[str, str] = {}

@@ -59,7 +59,7 @@ def emit_gemv(
     if any(form.quantised for form in forms):
         digits = f.scratch("digits", k // CHUNK * DIGITS)
         f.call(digits_function(f.module, forms), "void", row, digits, i64(k // CHUNK))
-    products = _Products(f, k, groups, weights, row, digits, _split(f, k, groups, tid, nth))
+    products = _Products(f, k, groups, weights, row, digits, split(f, k, groups, tid, nth))
     for g, (first, last) in enumerate(products.shares):
         body = partial(products.tile, g, store)
         f.while_([first], lambda v, last=last: f.icmp("ult", v[0], last), body)
@@ -161,13 +161,13 @@ def emit_gemv_ahead(
         return f.for_(0, _FIRST // width, 64, [], line)
 
     asked = Value("i1", "false")
-    for g, (first, last) in enumerate(_split(f, k, groups, tid, nth)):
+    for g, (first, last) in enumerate(split(f, k, groups, tid, nth)):
         here = f.icmp("ult", first, last)
         f.if_(f.icmp("ult", asked, here), partial(ask, g, first))
         asked = f.or_(asked, here)
 
 
-def _split(
+def split(
     f: Function, k: int, groups: Sequence[Group], tid: Value, nth: Value
 ) -> list[tuple[Value, Value]]:
     """Return this thread's first panel of each group, and where its last one ends."""

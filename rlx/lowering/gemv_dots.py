@@ -93,11 +93,11 @@ def _groups(
     """Give each group of a chunk, its bytes of `lanes` rows, and those of each digit."""
     loaded = load_words(f, form, words, lanes)
     for group in range(GROUPS):
-        four = _digits_of(f, planes, digit, group, lanes)
+        four = digits_of(f, planes, digit, group, lanes)
         yield group, group_bytes(f, form, loaded, group), four
 
 
-def _digits_of(f: Function, planes: int, digit: Value, group: int, lanes: int) -> list[Value]:
+def digits_of(f: Function, planes: int, digit: Value, group: int, lanes: int) -> list[Value]:
     """Return a group's four bytes of each digit, in all lanes."""
     return [
         f.splat(f.load("i32", f.at(digit, CHUNK * plane + 4 * group)), lanes)
@@ -127,14 +127,14 @@ def _wide_dot(
     result = [[list(sums) for sums in start] for _ in words]
     loaded = [load_words(f, form, at) for at in words]
     for group in range(GROUPS):
-        four = _digits_of(f, planes, digit, group, PANEL)
+        four = digits_of(f, planes, digit, group, PANEL)
         for own, sums in zip(loaded, result, strict=True):
             number = group_bytes(f, form, own, group)
-            _multiply(f, sums[group * count // GROUPS], number, four)
+            multiply(f, sums[group * count // GROUPS], number, four)
     return result
 
 
-def _multiply(f: Function, sums: list[Value], number: Value, digits: Sequence[Value]) -> None:
+def multiply(f: Function, sums: list[Value], number: Value, digits: Sequence[Value]) -> None:
     """Add the products of a group's bytes with each digit's to that digit's sums."""
     name = f"x86.avx512.vpdpbusd.{32 * number.lanes}"
     for p, x in enumerate(digits):
@@ -157,7 +157,7 @@ def _vnni_dot(f: Function, form: Format, planes: int, words: Value, digit: Value
             for half in range(2)
         ]
         for group, number, four in _groups(f, form, planes, at, digit, lanes):
-            _multiply(f, chains[group * 2 // GROUPS], number, four)
+            multiply(f, chains[group * 2 // GROUPS], number, four)
         return chains if apart else [[f.add(a, b) for a, b in zip(*chains, strict=True)]]
 
     return _halves(f, words, rows, lanes)

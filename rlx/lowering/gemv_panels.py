@@ -73,7 +73,7 @@ def _emit_quantised(f: Function, form: Format, planes: int, width: int) -> None:
             products = dot(f, form, planes, words, digit)
             scales = [chunk_scales(f, form, *own, c) for own in zip(head, of_block, strict=True)]
             return [
-                _scaled(f, *own, power, digit) for own in zip(acc, products, scales, strict=True)
+                scaled(f, *own, power, digit) for own in zip(acc, products, scales, strict=True)
             ]
 
         return f.for_(0, form.chunks, 1, carried, chunk) if form.chunks > 1 else chunk(0, carried)
@@ -83,7 +83,7 @@ def _emit_quantised(f: Function, form: Format, planes: int, width: int) -> None:
     f.ret()
 
 
-def _scaled(
+def scaled(
     f: Function,
     value: Value,
     products: Sums,

@@ -10,11 +10,11 @@ from xdsl.dialects.builtin import i8
 from xdsl.ir import Attribute, Operation
 
 from rlx.dialects import lir, mir
-from rlx.dialects.common import Dim, DimTable, dims_of, tensor
+from rlx.dialects.common import Dim, DimTable, tensor
 from rlx.dialects.named import NamedOp
 from rlx.errors import RlxError
 from rlx.lowering.abi import AHEAD, KERNEL
-from rlx.lowering.body import Body, width_of
+from rlx.lowering.body import Body
 from rlx.lowering.emitter import Function, Module
 from rlx.lowering.values import Value, i64
 from rlx.ops.registry import record_of
@@ -52,14 +52,15 @@ class Scratch:
 def scratch_of(kernel: lir.KernelOp, table: DimTable) -> Scratch | None:
     """Return the scratch that a kernel's launches need at the upper bounds of dimensions."""
     for op in kernel.body.block.ops:
-        if isinstance(op, mir.AttentionOp) and dims_of(op.query.type)[0] == 1:
+        if isinstance(op, mir.AttentionOp):
             from rlx.lowering.model_kernels import attention_scratch_bytes
 
-            return Scratch(attention_scratch_bytes(op), zeroed=True)
+            size = attention_scratch_bytes(op, table)
+            return Scratch(size, zeroed=True) if size else None
         if isinstance(op, mir.SampleOp):
-            from rlx.lowering.sampling import sample_scratch_bytes
+            from rlx.lowering.model_kernels import sampling_scratch_bytes
 
-            return Scratch(sample_scratch_bytes(width_of(op.logits)), zeroed=False)
+            return Scratch(sampling_scratch_bytes(op, table), zeroed=False)
         if isinstance(op, NamedOp):
             needed = getattr(import_module(record_of(op.name).kernel), "scratch", None)
             return needed(op, table) if needed is not None else None

@@ -10,13 +10,22 @@ from xdsl.dialects.builtin import bf16
 from xdsl.ir import Operation, SSAValue
 
 from rlx.dialects import mir
-from rlx.dialects.common import Dim, dims_of, element_bytes, element_of, format_of, spell
+from rlx.dialects.common import (
+    Dim,
+    DimTable,
+    dims_of,
+    element_bytes,
+    element_of,
+    format_of,
+    spell,
+)
 from rlx.errors import RlxError
 from rlx.lowering.abi import COUNTER_OFFSET
 from rlx.lowering.attention import (
     decode_scratch_bytes,
     emit_attention_decode,
     emit_attention_prefill,
+    emit_attention_rows,
 )
 from rlx.lowering.attention_tiles import emit_attention_tiles, has_tiles
 from rlx.lowering.body import Body, width_of
@@ -25,16 +34,20 @@ from rlx.lowering.formats import emit_unpack_row
 from rlx.lowering.gemm import emit_gemm
 from rlx.lowering.gemm_unit import ROUNDED
 from rlx.lowering.gemv import emit_gemv, emit_gemv_ahead
+from rlx.lowering.gemv_rows import emit_gemv_rows
 from rlx.lowering.kernels import no_family
 from rlx.lowering.kv_cache import Attention
 from rlx.lowering.pack import emit_pack
 from rlx.lowering.panels import Panels
 from rlx.lowering.rope import emit_rope_table
 from rlx.lowering.rows import emit_rms_norm, load_chunk, row_map, store_chunk
-from rlx.lowering.sampling import emit_sample
+from rlx.lowering.sampling import PARAMETERS_BYTES, emit_sample, sample_scratch_bytes
 from rlx.lowering.scan import emit_gated_delta_net
 from rlx.lowering.target import PANEL
 from rlx.lowering.values import Value, i64
+
+DRAWING = 8
+"""Threads that draw tokens of several rows, at most: each needs memory."""
 
 EPILOGUE = (*mir.ELEMENTWISE, mir.CastOp, mir.RopeOp, mir.AppendOp)
 
@@ -53,9 +66,12 @@ def generator(body: Body) -> Callable[[Body], None]:
     raise no_family(body)
 
 
-def attention_scratch_bytes(op: mir.AttentionOp) -> int:
-    """Return the bytes that the threads of an attention of one query share."""
-    return decode_scratch_bytes(_attention_facts(op))
+def attention_scratch_bytes(op: mir.AttentionOp, table: DimTable) -> int:
+    """Return the bytes that threads share for attention of queries on their own, else 0."""
+    rows = dims_of(op.query.type)[0]
+    if rows != 1 and op.places is None:
+        return 0
+    return table.size(rows) * decode_scratch_bytes(_attention_facts(op))
 
 
 def _attention_facts(op: mir.AttentionOp) -> Attention:
@@ -129,6 +145,13 @@ def emit_contraction(body: Body) -> None:
         return
     if c.source not in body.pointers:
         raise RlxError("matmul: a norm is part of a product's kernel for a single row only")
+    if f.module.few_rows:
+        emit_gemv_rows(
+            f, c.k, c.specs, body.pointers[c.source], c.k * 4, body.size(c.rows), c.weights,
+            body.tid, body.threads,
+            lambda _, g, row, panel, values: store(g, row, panel, values),
+        )  # fmt: skip
+        return
     emit_gemm(
         f, c.k, c.specs, body.pointers[c.source], c.k * element_bytes(c.source.type),
         body.size(c.rows), c.weights, body.tid, body.threads,
@@ -201,6 +224,13 @@ def emit_attention(body: Body) -> None:
     k, v = _state(body, op.keys), _state(body, op.values)
     rows, keys = dims_of(op.query.type)[0], body.size(dims_of(op.keys.type)[0])
     q, out = body.pointers[op.query], body.outs[0]
+    if op.places is not None:
+        assert body.scratch is not None
+        emit_attention_rows(
+            body.f, facts, q, k, v, out, body.scratch, body.pointers[op.places], body.size(rows),
+            body.tid, body.threads,
+        )  # fmt: skip
+        return
     if rows == 1:
         assert body.scratch is not None
         emit_attention_decode(
@@ -290,18 +320,41 @@ def _emit_sample(body: Body) -> None:
     assert isinstance(op, mir.SampleOp)
     f, n = body.f, width_of(op.logits)
     rows = body.size(dims_of(op.logits.type)[0])
-    params, scratch = body.pointers[op.params], body.scratch
-    assert scratch is not None
+    assert body.scratch is not None
+    scratch = f.at(body.scratch, body.tid, sample_scratch_bytes(n))
 
-    def draw() -> list[Value]:
-        logits = f.at(body.pointers[op.logits], f.sub(rows, 1), n * 4)
-        f.store(emit_sample(f, logits, n, params, scratch), body.outs[0])
+    def draw(row: Value, params: Value, out: Value) -> list[Value]:
+        logits = f.at(body.pointers[op.logits], row, n * 4)
+        f.store(emit_sample(f, logits, n, params, scratch), out)
         counter = f.at(params, COUNTER_OFFSET)
         f.store(f.add(f.load("i64", counter, align=4), 1), counter, align=4)
         return []
 
-    here = f.and_(f.icmp("eq", body.tid, 0), f.icmp("ne", rows, 0))
-    f.if_(here, draw)
+    def each(row: Value) -> list[Value]:
+        params = f.at(body.pointers[op.params], row, PARAMETERS_BYTES)
+        return draw(row, params, f.at(body.outs[0], row, 4))
+
+    if op.single:
+        here = f.and_(f.icmp("eq", body.tid, 0), f.icmp("ne", rows, 0))
+        f.if_(here, lambda: draw(f.sub(rows, 1), body.pointers[op.params], body.outs[0]))
+        return
+    drawing = f.umin(body.threads, _drawing(op, body.table))
+    first = f.select(f.icmp("ult", body.tid, drawing), body.tid, rows)
+    f.while_(
+        [first],
+        lambda v: f.icmp("slt", v[0], rows),
+        lambda v: [f.add(v[0], drawing), *each(v[0])],
+    )
+
+
+def _drawing(op: mir.SampleOp, table: DimTable) -> int:
+    """Return how many threads draw tokens at most."""
+    return 1 if op.single else min(table.size(dims_of(op.logits.type)[0]), DRAWING)
+
+
+def sampling_scratch_bytes(op: mir.SampleOp, table: DimTable) -> int:
+    """Return the bytes that drawing takes: as many for each thread that draws."""
+    return _drawing(op, table) * sample_scratch_bytes(width_of(op.logits))
 
 
 def _emit_pack(body: Body) -> None:

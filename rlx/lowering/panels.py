@@ -161,6 +161,11 @@ class Panels:
             )
         kv_heads = width // head_dim
         facts = Attention(kv_heads, kv_heads, head_dim, capacity, 1.0, format_of(op.state.type))
-        position = f.add(self.body.size(op.start.data), row)
+        position, state = f.add(self.body.size(op.start.data), row), self.body.pointers[op.state]
+        if op.places is not None:
+            place = f.at(self.body.pointers[op.places], row, 16)
+            state = f.at(state, f.load("i64", place, align=8))
+            position = f.load("i64", f.at(place, 8), align=8)
+            position = f.add(position, self.body.size(op.start.data))
         store = store_k_panel if str(op.role.data) == "keys" else store_v_panel
-        store(f, facts, self.body.pointers[op.state], position, panel, value)
+        store(f, facts, state, position, panel, value)

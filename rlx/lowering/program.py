@@ -41,7 +41,7 @@ def lower(module: ModuleOp, target: Target) -> str:
     program = next((op for op in module.ops if isinstance(op, lir.ProgramOp)), None)
     if program is None:
         raise RlxError("expected a planned module with a lir.program: run plan-lir first")
-    out = Module(target, _is_fast(module))
+    out = Module(target, _is_fast(module), lir.FEW_ROWS in module.attributes)
     table = DimTable.of(module)
     barrier = emit_barrier(out)
     for kernel in kernels_of(module).values():

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 ARCHITECTURE = "llama"
 
+MOST_ROWS = 64
+"""Sequences of a batch, at most."""
 _STEP = 16
 """What a head, the rotated part of one, and a cache's capacity are multiples of, for kernels."""
 
@@ -207,7 +209,7 @@ def _check_tensor(file: GgufFile, key: str, shape: tuple[int, ...]) -> None:
 def build(
     config: LlamaConfig,
     source: WeightSource,
-    program: Literal["prefill", "decode"],
+    program: Literal["prefill", "decode", "batch"],
     max_context: int,
     chunk: int = 512,
     profile: CompileProfile | None = None,
@@ -216,15 +218,23 @@ def build(
     """
     Return a program of the model in HIR.
 
-    Both take `tokens [seq] i32` and `sampling [8] i32`, give `id [1] i32`, drawn from the last row
-    of logits, and `logits`, and share the states `k_cache` and `v_cache` in the format `kv_cache`,
-    with room for `max_context` positions, rounded up to 16. `past` positions are there already.
+    `prefill` and `decode` take `tokens [seq] i32` and `sampling [8] i32`, give `id [1] i32`, drawn
+    from the last row of logits, and `logits`. All programs share the states `k_cache` and `v_cache`
+    in the format `kv_cache`, with room for `max_context` positions, rounded up to 16. `past`
+    positions are there already.
     `prefill` takes up to `chunk` tokens and gives logits `[out, vocab]` of the last `out` of them;
-    `decode` takes one and gives `[1, vocab]`. `profile` is that of the program's kind unless one is
+    `decode` takes one and gives `[1, vocab]`.
+
+    `batch` takes a token of each of up to `MOST_ROWS` sequences: `tokens [rows]`, `sampling
+    [rows, 8]` and `places [rows, 2] i64`, which say where a sequence's states begin, in bytes
+    behind those of the program, and at which position its token is. It gives `id [rows]` and
+    `logits [rows, vocab]`, of each row what `decode` gives, to the bit.
+
+    `profile` is that of the program's kind unless one is
     given. Raises RlxError for sizes out of range and for another format.
     """
-    if program not in ("prefill", "decode"):
-        raise RlxError(f"expected the program prefill or decode, got {program!r}")
+    if program not in ("prefill", "decode", "batch"):
+        raise RlxError(f"expected the program prefill, decode or batch, got {program!r}")
     if not 1 <= max_context <= config.context_length:
         raise RlxError(
             f"max_context: expected 1 to {config.context_length} ({_key('context_length')}), "
@@ -237,22 +247,27 @@ def build(
     from xdsl.dialects.builtin import i32
 
     from rlx.flow import stages
-    from rlx.flow.attention import RopeTables
+    from rlx.flow.attention import RopeTables, RowPlaces
     from rlx.flow.context import KEYS, PAST
     from rlx.flow.decoder import LlamaDecodeLayer, LlamaDecoder
     from rlx.flow.model import ModelFlow
 
-    decode = program == "decode"
+    decode, batch = program == "decode", program == "batch"
     capacity = -(-max_context // _STEP) * _STEP
 
     flow = ModelFlow(program)
-    seq = flow.dim("seq", 1, 1 if decode else min(chunk, max_context))
-    flow.dim(PAST, 0, max_context - 1)
-    flow.dim_sum(KEYS, PAST, "seq")
-    out = seq if decode else flow.dim("out", 0, min(chunk, max_context))
-    flow.input("tokens", (seq,), i32).input("sampling", (8,), i32)
+    if batch:
+        seq = out = flow.dim("rows", 1, MOST_ROWS)
+    else:
+        seq = flow.dim("seq", 1, 1 if decode else min(chunk, max_context))
+        flow.dim(PAST, 0, max_context - 1)
+        flow.dim_sum(KEYS, PAST, "seq")
+        out = seq if decode else flow.dim("out", 0, min(chunk, max_context))
+    flow.input("tokens", (seq,), i32).input("sampling", (seq, 8) if batch else (8,), i32)
     flow.stage(stages.Embed("token_embd.weight"))
     flow.stage(RopeTables(config.rope_base, capacity, config.n_rot))
+    if batch:
+        flow.few_rows().stage(RowPlaces())
     layer = LlamaDecodeLayer(config.head_dim, capacity, config.eps, cache=kv_cache)
     flow.stage(LlamaDecoder(config.layers, layer))
     flow.stage(stages.LastRows(out))
@@ -262,5 +277,5 @@ def build(
     flow.output("id").output("logits")
     if decode:
         flow.carry("tokens", "id").advance(PAST, "seq")
-    preset = CompileProfile.decode() if decode else CompileProfile.prefill()
+    preset = CompileProfile.prefill() if program == "prefill" else CompileProfile.decode()
     return flow.build(source, profile or preset).module

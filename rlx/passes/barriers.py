@@ -103,7 +103,7 @@ def insert_barriers(
             pending.clear()
         job = launch.job
         _insert([op], written, pending)
-    alone = {k.sym_name.data for k in kernels if isinstance(k.body.block.first_op, mir.SampleOp)}
+    alone = {k.sym_name.data for k in kernels if _is_alone(k.body.block.first_op)}
     last = [op for op in _since_barrier(block) if op.kernel.root_reference.data not in alone]
     touched = [_touched(op, written) for op in last]
     end = _Pending([r for rs, _ in touched for r in rs], [w for _, ws in touched for w in ws])
@@ -112,6 +112,11 @@ def insert_barriers(
     writes = [Range(f"{lir.InputOp.name} {name}", 0, 1) for name in carried]
     if end.conflicts(reads, writes):
         block.add_op(lir.BarrierOp())
+
+
+def _is_alone(op: Operation | None) -> bool:
+    """Return whether the first thread alone runs a kernel of an operation."""
+    return isinstance(op, mir.SampleOp) and op.single
 
 
 def _since_barrier(block: Block) -> Iterator[lir.LaunchOp]:

@@ -74,6 +74,7 @@ def _lower_append(op: hir.AppendOp, states: dict[str, hir.StateOp]) -> Lowered:
         declared.head_dim.value.data,
         op.start.data,
         op.result.type,
+        op.places,
     )
     return [state, append], [append.result]
 
@@ -116,7 +117,7 @@ def _lower(op: Operation, states: dict[str, hir.StateOp]) -> Lowered | None:
             return _one(mir.RopeOp(op.input, op.cos, op.sin, op.start.data, head_dim))
         case hir.AttentionOp():
             head_dim, scale = op.head_dim.value.data, op.scale.value.data
-            return _one(mir.AttentionOp(op.query, op.keys, op.values, head_dim, scale))
+            return _one(mir.AttentionOp(op.query, op.keys, op.values, head_dim, scale, op.places))
         case hir.LastRowsOp():
             return _one(mir.LastRowsOp(op.input, op.result.type))
         case hir.SampleOp():

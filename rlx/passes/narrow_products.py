@@ -96,7 +96,9 @@ class NarrowProductsPass(ModulePass):
             elif isinstance(inner, mir.AttentionOp) and _has_many_rows(inner.query):
                 query = _cast(inner.query, inner, InsertPoint.before(inner))
                 head_dim, scale = inner.head_dim.value.data, inner.scale.value.data
-                new = mir.AttentionOp(query, inner.keys, inner.values, head_dim, scale)
+                new = mir.AttentionOp(
+                    query, inner.keys, inner.values, head_dim, scale, inner.places
+                )
                 new.attributes |= inner.attributes
                 Rewriter.insert_op(new, InsertPoint.before(inner))
                 Rewriter.replace_op(inner, [], [_cast(new.result, new, InsertPoint.after(new))])

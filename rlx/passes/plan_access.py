@@ -110,7 +110,8 @@ class Plan:
         writes = [self.bytes_of(v, layer) for v in outs]
         writes += [reads[i] for i in written_arguments(kernel.body.block)]
         turn = "" if layer is None else f" in layer {layer}"
-        alone = isinstance(kernel.body.block.first_op, mir.SampleOp)
+        first = kernel.body.block.first_op
+        alone = isinstance(first, mir.SampleOp) and first.single
         return Access(f"@{kernel.sym_name.data}{turn}", op.job, reads, writes, alone)
 
 

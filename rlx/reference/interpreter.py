@@ -61,6 +61,7 @@ class Reference:
         self.dtype = dtype
         self.source = weights
         self.state = {} if state is None else state
+        self.sequences: dict[tuple[int, int], Array] = {}
         self.table = DimTable.of(module)
         self.weights = {op.sym_name.data: op for op in module.ops if isinstance(op, hir.WeightOp)}
         self.states = {op.sym_name.data: op for op in module.ops if isinstance(op, hir.StateOp)}
@@ -235,9 +236,28 @@ class Scope:
             self.reference.state[key] = np.full(shape, np.nan, self.reference.dtype)
         return self.reference.state[key]
 
-    def append(self, rows: Array, state: Array, start: str, kept: Attribute) -> Array:
+    def sequence(self, state: Array, number: int) -> Array:
+        """Return the state of a sequence, that of the module for number 0."""
+        # A view of the first rows begins where the state does.
+        key = (state.__array_interface__["data"][0], number)
+        fresh = state if number == 0 else np.full(state.shape, np.nan, state.dtype)
+        return self.reference.sequences.setdefault(key, fresh)
+
+    def append(
+        self,
+        rows: Array,
+        state: Array,
+        start: str,
+        kept: Attribute,
+        places: Array | None = None,
+    ) -> Array:
         """Write rows into a state of a type from position `start`; return the positions filled."""
         first = self.size(start)
+        if places is not None:
+            for row, (number, position) in zip(rows, places, strict=True):
+                own = self.sequence(state, int(number))
+                own[first + position] = cast(row, element_of(kept), self.reference.dtype)
+            return state
         last = first + len(rows)
         if last > len(state):
             raise RlxError(
@@ -325,8 +345,9 @@ def _(op: ops.Rope, scope: Scope, x: Array, cos: Array, sin: Array) -> Sequence[
 
 
 @evaluate.register
-def _(op: hir.AppendOp, scope: Scope, rows: Array) -> Sequence[Array]:
-    return [scope.append(rows, scope.state(op.state.string_value()), op.start.data, op.result.type)]
+def _(op: hir.AppendOp, scope: Scope, rows: Array, places: Array | None = None) -> Sequence[Array]:
+    state = scope.state(op.state.string_value())
+    return [scope.append(rows, state, op.start.data, op.result.type, places)]
 
 
 @evaluate.register
@@ -335,8 +356,10 @@ def _(op: mir.LoadStateOp, scope: Scope) -> Sequence[Array]:
 
 
 @evaluate.register
-def _(op: mir.AppendOp, scope: Scope, rows: Array, state: Array) -> Sequence[Array]:
-    return [scope.append(rows, state, op.start.data, op.state.type)]
+def _(
+    op: mir.AppendOp, scope: Scope, rows: Array, state: Array, places: Array | None = None
+) -> Sequence[Array]:
+    return [scope.append(rows, state, op.start.data, op.state.type, places)]
 
 
 @evaluate.register
@@ -345,8 +368,17 @@ def _(op: mir.FirstRowsOp, scope: Scope, x: Array) -> Sequence[Array]:
 
 
 @evaluate.register
-def _(op: ops.Attention, scope: Scope, q: Array, k: Array, v: Array) -> Sequence[Array]:
-    result = kernels.attention(q, k, v, op.head_dim.value.data, op.scale.value.data)
+def _(
+    op: ops.Attention, scope: Scope, q: Array, k: Array, v: Array, places: Array | None = None
+) -> Sequence[Array]:
+    facts = op.head_dim.value.data, op.scale.value.data
+    if places is not None:
+        rows: list[Array] = []
+        for r, (number, position) in enumerate(places):
+            keys, values = (scope.sequence(x, int(number))[: position + 1] for x in (k, v))
+            rows.append(kernels.attention(q[r : r + 1], keys, values, *facts))
+        return [np.concatenate(rows)]
+    result = kernels.attention(q, k, v, *facts)
     element = element_of(op.result.type)
     return [rounded(result, element) if element == bf16 else result]
 
@@ -364,7 +396,8 @@ def _(op: ops.LastRows, scope: Scope, x: Array) -> Sequence[Array]:
 
 @evaluate.register
 def _(op: ops.Sample, scope: Scope, logits: Array, params: Array) -> Sequence[Array]:
-    return [np.array([sample(logits[-1], params)], np.int32)]
+    drawn = zip(logits, params, strict=True) if params.ndim == 2 else [(logits[-1], params)]
+    return [np.array([sample(*row) for row in drawn], np.int32)]
 
 
 @evaluate.register

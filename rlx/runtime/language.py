@@ -15,8 +15,10 @@ from numpy.typing import NDArray
 from rlx.checks import integer, real
 from rlx.errors import RlxError
 from rlx.lowering.abi import Sampling
+from rlx.runtime.batch import Answer, Batch, BatchStats, Host, Request
 from rlx.runtime.memory import Resident
 from rlx.runtime.pace import Pace
+from rlx.runtime.prefix import Prefix
 from rlx.runtime.program import Program
 from rlx.runtime.recorder import Recorder
 from rlx.runtime.turns import Turns
@@ -28,6 +30,10 @@ if TYPE_CHECKING:
 
 CALL_SECONDS = 0.03
 """How long one native call may take, so that Ctrl-C is answered."""
+
+
+BATCH_SLOTS = 32
+"""Answers that `generate_batch` makes at the same time, at most."""
 
 
 @dataclass
@@ -51,6 +57,8 @@ class Stats:
     """Launches in a step, of fewer different kernels."""
     kernels: int = 0
     prompt_tokens: int = 0
+    reused_tokens: int = 0
+    """Of the prompt, those that were in the state already."""
     new_tokens: int = 0
     prefill_s: float = 0.0
     decode_s: float = 0.0
@@ -58,7 +66,8 @@ class Stats:
 
     @property
     def prefill_tok_s(self) -> float:
-        return self.prompt_tokens / self.prefill_s if self.prefill_s else 0.0
+        fed = self.prompt_tokens - self.reused_tokens
+        return fed / self.prefill_s if self.prefill_s else 0.0
 
     @property
     def decode_tok_s(self) -> float:
@@ -106,6 +115,8 @@ class LanguageModel:
         marked: Marked,
         resident: Callable[[], Resident],
         print_ir: PrintIr,
+        batch_program: Callable[[], Program],
+        reuse_prefix: bool = True,
     ):
         self.end_tokens = end_tokens
         """Tokens that end an answer."""
@@ -118,8 +129,12 @@ class LanguageModel:
         self.resident = resident
         """Gives what of this process is in memory now."""
         self._print_ir = print_ir
+        self._make_batch_program = batch_program
         self._chunk = next(d.high for d in prefill.manifest.dims if d.name == "seq")
+        self.reuse_prefix = reuse_prefix
+        """Whether what a prompt shares with the one before it is not computed again."""
         self._past = 0
+        self._prefix = Prefix()
         self._turns = Turns()
         self._pace = Pace()
         self._use(prefill, decode)
@@ -144,6 +159,10 @@ class LanguageModel:
         """Return the model's tokenizer. Raises RlxError for a kind that is not supported."""
         return self._make_tokenizer()
 
+    @cached_property
+    def _batch_program(self) -> Program:
+        return self._make_batch_program()
+
     @property
     def team(self) -> Team:
         """Return the threads that it runs on."""
@@ -151,7 +170,8 @@ class LanguageModel:
 
     def ir(self, stage: str, program: str = "decode") -> str:
         """
-        Return the IR of a program (`prefill` or `decode`) at a stage (`hir`, `mir`, `lir`, `llvm`).
+        Return the IR of a program (`prefill`, `decode`, `batch`) at a stage (`hir`, `mir`, `lir`,
+        `llvm`).
 
         Raises RlxError for another stage or program.
         """
@@ -218,12 +238,47 @@ class LanguageModel:
         """
         Return the answers to several prompts: each is what `generate` gives for it alone.
 
-        They are made one after the other, and all prompts are checked before the first. Raises
-        RlxError as `generate` does.
+        They are made at the same time, in a batch of up to `BATCH_SLOTS`, and all prompts are
+        checked before the first. Raises RlxError as `generate` does.
         """
         options = (max_tokens, temperature, top_k, top_p, seed)
-        each = _sequence("prompts", prompts, "texts or of token ids")
-        return ["".join(pieces) for pieces in [self.generate(p, *options) for p in each]]
+        each = [*_sequence("prompts", prompts, "texts or of token ids")]
+        requests = [self._request(prompt, *options) for prompt in each]
+        if not requests:
+            return []
+        with self.batch(min(len(requests), BATCH_SLOTS)) as batch:
+            answers: list[Answer] = []
+            while len(answers) < len(requests) or batch.busy:
+                while batch.free and len(answers) < len(requests):
+                    answers.append(batch.add(requests[len(answers)].prompt, *options))
+                batch.step()
+            self._note(batch.stats)
+        return [self._text(answer.ids) for answer in answers]
+
+    def batch(self, slots: int = 8) -> Batch:
+        """
+        Return a batch that makes up to `slots` answers (1 to 64) at the same time; see `Batch`.
+
+        Each has the whole context of the model; of its memory a slot takes what its tokens need.
+        The first batch compiles its program, or finds it in the cache. Raises RlxError for another
+        number of slots, and where memory lacks.
+        """
+        program = self._batch_program
+        most = next(d.high for d in program.manifest.dims if d.name == "rows")
+        count = integer("slots", slots, 1, most)
+        return Batch(
+            Host(
+                program,
+                self.vocab,
+                self._chunk,
+                CALL_SECONDS,
+                self.reuse_prefix,
+                self._turns.turn,
+                self._request,
+                self._feed_elsewhere,
+            ),
+            count,
+        )
 
     def profile(self, prompt: str | Sequence[int], steps: int = 32) -> Profile:
         """
@@ -271,6 +326,7 @@ class LanguageModel:
             self._past = past
             self._set_sampling(Sampling())
             if len(ids) == 1:
+                self._prefix.cut(past)
                 self._buffers.tokens[0] = ids[0]
                 self._decode.bind_output("logits", self._buffers.logits)
                 self._decode.bind_steps(self._buffers.ids, [])
@@ -290,10 +346,11 @@ class LanguageModel:
         with turns.turn():
             stats.prompt_tokens, stats.new_tokens, stats.decode_steps = len(ids), 0, 0
             stats.decode_s = 0.0
-            self._past = 0
+            self._past = self._prefix.shared(ids) if self.reuse_prefix else 0
+            stats.reused_tokens = self._past
             self._set_sampling(sampling)
             before = time.perf_counter()
-            self._feed(ids, None)
+            self._feed(ids[self._past :], None)
             stats.prefill_s = time.perf_counter() - before
             token = int(self._buffers.id[0])
             stats.new_tokens = 1
@@ -312,6 +369,7 @@ class LanguageModel:
     def _take(self, limit: int) -> int:
         """Run as many decode steps as fit one native call; return how many it took."""
         stats = self.stats
+        self._prefix.cut(self._past)
         step = stats.decode_s / stats.decode_steps if stats.decode_steps else CALL_SECONDS
         steps = max(1, min(limit, int(CALL_SECONDS / max(step, 1e-6)), len(self._buffers.ids)))
         call_s = CALL_SECONDS if step >= CALL_SECONDS else None
@@ -337,13 +395,56 @@ class LanguageModel:
             last = start + len(part) == len(ids)
             out = len(part) if logits is not None else int(last)
             program.bind_output("logits", buffers.logits if logits is None else logits[start:])
+            self._prefix.cut(self._past)
             program.step({"seq": len(part), "past": self._past, "out": out}, call_s=CALL_SECONDS)
+            self._prefix.fed(self._past, part)
             self._past += len(part)
+
+    def _feed_elsewhere(
+        self, state: int, past: int, ids: Sequence[int], sampling: Sampling, last: bool
+    ) -> int:
+        """Run tokens through prefill on another state; return the token drawn after the last."""
+        program, buffers = self._prefill, self._buffers
+        self._set_sampling(sampling)
+        buffers.tokens[: len(ids)] = ids
+        program.bind_output("logits", buffers.logits)
+        with program.on_state(state):
+            sizes = {"seq": len(ids), "past": past, "out": int(last)}
+            program.step(sizes, call_s=CALL_SECONDS)
+        return int(buffers.id[0])
+
+    def _note(self, batch: BatchStats) -> None:
+        """Let the statistics be those of a batch."""
+        stats = self.stats
+        stats.prompt_tokens, stats.reused_tokens = batch.prompt_tokens, batch.reused_tokens
+        stats.new_tokens, stats.decode_steps = batch.new_tokens, batch.step_tokens
+        stats.prefill_s, stats.decode_s = batch.prefill_s, batch.decode_s
+
+    def _text(self, ids: Sequence[int]) -> str:
+        """Return the text of an answer, without the token that ends it."""
+        stream = self.tokenizer.stream()
+        pieces = [stream.push(token) for token in ids if token not in self.end_tokens]
+        return "".join([*pieces, stream.flush()])
 
     def _set_sampling(self, sampling: Sampling) -> None:
         self._buffers.sampling[:] = np.frombuffer(sampling.pack(), np.uint8)
 
     # Checks
+
+    def _request(
+        self,
+        prompt: str | Sequence[int],
+        max_tokens: int = 256,
+        temperature: float = 0.0,
+        top_k: int = 0,
+        top_p: float = 1.0,
+        seed: int = 0,
+        stop: bool = True,
+    ) -> Request:
+        ids = self._checked_prompt(prompt)
+        sampling = checked_sampling(temperature, top_k, top_p, seed)
+        limit = min(checked_count(max_tokens), self.capacity - len(ids) + 1)
+        return Request(ids, limit, sampling, self.end_tokens if stop else frozenset())
 
     def _checked_prompt(self, prompt: str | Sequence[int]) -> list[int]:
         if isinstance(prompt, str):

@@ -16,6 +16,8 @@ POISON = 0xFF
 """The byte that fills a poisoned segment: every float format reads it as a NaN."""
 
 HUGE_PAGE = 2 << 20
+_NO_RESERVE = 0x4000
+"""Linux's MAP_NORESERVE, which Python names from 3.13 on."""
 
 
 class Block:
@@ -50,11 +52,12 @@ class Segment(Block):
     After a fork the child has its own copy at the same address. `poison` fills the segment with
     NaNs, to show reads of what was never written. `huge` asks for 2 MB pages, which save address
     translation where all of a segment is used, but make 2 MB resident for each byte touched where
-    it is used sparsely; it is a hint, and means nothing for less than 2 MB.
+    it is used sparsely; it is a hint, and means nothing for less than 2 MB. Of a `sparse` one a
+    small part will be used: it may be larger than what the machine has.
     """
 
-    def __init__(self, nbytes: int, poison: bool = False, huge: bool = False):
-        mapping = anonymous(nbytes)
+    def __init__(self, nbytes: int, poison: bool = False, huge: bool = False, sparse: bool = False):
+        mapping = anonymous(nbytes, sparse)
         if huge and nbytes >= HUGE_PAGE and hasattr(mmap, "MADV_HUGEPAGE"):
             mapping.madvise(mmap.MADV_HUGEPAGE)
         if poison:
@@ -62,9 +65,11 @@ class Segment(Block):
         super().__init__(mapping, 0, nbytes)
 
 
-def anonymous(nbytes: int) -> mmap.mmap:
+def anonymous(nbytes: int, sparse: bool = False) -> mmap.mmap:
     """
     Return a private mapping without a file; of one byte where none are asked for.
+
+    For a `sparse` one Linux sets no memory aside.
 
     Raises RlxError where the system doesn't give that much.
     """
@@ -72,7 +77,10 @@ def anonymous(nbytes: int) -> mmap.mmap:
     try:
         if sys.platform == "win32":
             return mmap.mmap(-1, nbytes)
-        return mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+        if sparse and sys.platform == "linux":
+            flags |= _NO_RESERVE
+        return mmap.mmap(-1, nbytes, flags=flags)
     except (OSError, OverflowError, ValueError) as e:
         raise RlxError(f"the system does not give {nbytes} bytes of memory: {e}") from None
 

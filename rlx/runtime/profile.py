@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Sequence
+from copy import copy
 from dataclasses import dataclass, field
 from statistics import harmonic_mean
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
@@ -319,6 +320,8 @@ def _aligned(rows: Sequence[Sequence[str]]) -> Iterator[str]:
 def profile(model: LanguageModel, ids: list[int], steps: int) -> Profile:
     """Return where the time of a greedy answer goes: prefill, and decode steps after it."""
     recorder = Recorder(model.team.threads)
+    model = copy(model)
+    model.reuse_prefix = False
     marked = model.with_marks(recorder)
     roofline = Roofline(model.team, model.stats.weight_bytes)
     samples: list[float] = []

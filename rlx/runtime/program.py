@@ -104,6 +104,15 @@ class Program:
         self._context[abi.WEIGHTS] = weights.address
         self.team.run(self._jobs[abi.PROLOGUE], self.context)
 
+    @contextmanager
+    def on_state(self, address: int) -> Generator[None]:
+        """Run on a state of another address, with the layout of the program's own."""
+        self._context[abi.STATE] = address
+        try:
+            yield
+        finally:
+            self._context[abi.STATE] = self._state.address
+
     @property
     def step_address(self) -> int:
         return self._jobs[abi.STEP]

@@ -209,7 +209,7 @@ def _add_inspect(parser: argparse.ArgumentParser) -> None:
     _add_model(parser)
     add = parser.add_argument
     add("--stage", required=True, metavar="S", help="hir, mir, lir or llvm")
-    add("--program", default="decode", metavar="P", help="prefill or decode (default)")
+    add("--program", default="decode", metavar="P", help="prefill, batch or decode (default)")
 
 
 def _add_plan(parser: argparse.ArgumentParser) -> None:

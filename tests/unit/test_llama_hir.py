@@ -404,7 +404,7 @@ def test_extra_tensors_refused(model: GgufFile, extra: str):
         ({"max_context": 0}, r"max_context: expected 1 to 2048 \(llama.context_length\), got 0"),
         ({"max_context": 2049}, "max_context: expected 1 to 2048 .* got 2049"),
         ({"chunk": 0}, "chunk: expected at least 1 token, got 0"),
-        ({"name": "train"}, "expected the program prefill or decode, got 'train'"),
+        ({"name": "train"}, "expected the program prefill, decode or batch, got 'train'"),
     ],
 )
 def test_build_refused(model: GgufFile, arguments: dict[str, Any], message: str):

@@ -25,6 +25,17 @@ def test_a_segment_is_zeroed_and_aligned(nbytes: int, huge: bool) -> None:
     assert not segment.view(0, np.uint8, [nbytes]).any()
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="needs Linux")
+def test_a_sparse_segment_may_be_larger_than_memory() -> None:
+    with open("/proc/sys/vm/overcommit_memory") as f:
+        if f.read().strip() == "2":
+            pytest.skip("this system sets memory aside for all that is asked for")
+    segment = Segment(1 << 42, sparse=True)
+    segment.view((1 << 42) - 1, np.uint8, [1])[0] = 7
+    assert segment.view((1 << 42) - 2, np.uint8, [2]).tolist() == [0, 7]
+    segment.close()
+
+
 def test_views_share_the_segment_at_its_address() -> None:
     segment = Segment(4096)
     view = segment.view(64, np.float32, (3, 5))

@@ -334,7 +334,7 @@ func.func @f(%x: tensor<4x64xf32>) {
 
 // -----
 
-// CHECK: :[[# @LINE + 2]]:3: error: hir.sample: expected parameters [8] i32, got [4] i32
+// CHECK: :[[# @LINE + 2]]:3: error: hir.sample: expected parameters [8] i32 or [4, 8] i32, got [4] i32
 func.func @f(%x: tensor<4x64xf32>, %p: tensor<4xi32>) {
   %y = hir.sample %x, %p : tensor<4x64xf32>, tensor<4xi32> -> tensor<1xi32>
   func.return

@@ -147,7 +147,7 @@ func.func @f(%x: tensor<4x64xf32>) {
 
 // -----
 
-// CHECK: :[[# @LINE + 2]]:3: error: mir.sample: expected parameters [8] i32, got [8] f32
+// CHECK: :[[# @LINE + 2]]:3: error: mir.sample: expected parameters [8] i32 or [4, 8] i32, got [8] f32
 func.func @f(%x: tensor<4x64xf32>, %p: tensor<8xf32>) {
   %y = mir.sample %x, %p : tensor<4x64xf32>, tensor<8xf32> -> tensor<1xi32>
   func.return
