@@ -154,7 +154,8 @@ def test_what_changes_the_code_changes_the_key(tmp_path: Path, monkeypatch: pyte
     host = Target.host()
 
     def key(*folder: Any, **options: Any) -> str:
-        return encoders.open_encoder(*folder, **options).key("embed", host)
+        asked = {"precision": "exact", **options}
+        return encoders.open_encoder(*folder, **asked).key("embed", host)
 
     first = write_bert(tmp_path / "a")
     same = write_bert(tmp_path / "b", bert_arrays(7))
@@ -337,12 +338,12 @@ def test_the_command(tmp_path: Path, capfd: pytest.CaptureFixture[str]):
 
     out, err = run(str(file))
     np.testing.assert_array_equal(np.float32([line.split() for line in out.splitlines()]), wanted)
-    assert "3 texts, 10 tokens" in err
+    assert "3 texts, 11 tokens" in err
     assert "\r" not in err
     out, err = run(str(file), "--json", "--threads", "1")
     found = json.loads(out)
     np.testing.assert_array_equal(np.float32(found["embeddings"]), wanted)
-    assert (found["texts"], found["tokens"], found["threads"]) == (3, 10, 1)
+    assert (found["texts"], found["tokens"], found["threads"]) == (3, 11, 1)
     assert err == ""
     assert run(str(file), "-q", "-o", str(tmp_path / "e.npy")) == ("", "")
     np.testing.assert_array_equal(np.load(tmp_path / "e.npy"), wanted)
