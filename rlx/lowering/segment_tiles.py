@@ -261,7 +261,7 @@ class TileAttention:
         olds = [
             f.select(first, f32(-math.inf), f.load("float", f.at(state, row, 4))) for row in rows
         ]
-        largest = [f.reduce("maxnum", larger_of(f, *tops[2 * n : 2 * n + 2])) for n in range(_ROWS)]
+        largest = [_largest(f, larger_of(f, *tops[2 * n : 2 * n + 2])) for n in range(_ROWS)]
         largest = [f.fmul(top, f32(self.scale)) for top in largest]
         largest = [
             f.select(f.fcmp("ogt", old, top), old, top)
@@ -341,6 +341,16 @@ class TileAttention:
             return []
 
         f.for_(0, rows, 1, [], row)
+
+
+def _largest(f: Function, v: Value) -> Value:
+    """Return the largest lane of a vector, by halves: `reduce` would look for NaNs at each step."""
+    while v.lanes > 1:
+        half = v.lanes // 2
+        if half == 1:
+            return larger_of(f, f.extract(v, 0), f.extract(v, 1))
+        v = larger_of(f, f.shuffle(v, v, range(half)), f.shuffle(v, v, range(half, v.lanes)))
+    return v
 
 
 def _blocks(head_dim: int) -> int:
