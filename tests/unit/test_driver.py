@@ -18,7 +18,7 @@ from models import write_llama
 
 import rlx.driver as driver
 from rlx.compiler import compile_program
-from rlx.driver import Compiled, Model, open_model, source_digest
+from rlx.driver import Compiled, Model, Precision, open_model, source_digest
 from rlx.errors import RlxError
 from rlx.frontends.gguf import GgufFile
 from rlx.lowering.target import Target
@@ -54,7 +54,7 @@ def test_a_programs_key_covers_what_changes_its_code(
         model.key("decode", Target.named("haswell")),
         model.key("decode", replace(host, feature_string=host.feature_string + ",-avx512vnni")),
         replace(model, max_context=80).key("decode", host),
-        replace(model, precision="fast").key("decode", host),
+        replace(model, precision=Precision.of("fast", host)).key("decode", host),
         replace(model, kv_cache="f16").key("decode", host),
         replace(model, kv_cache="bf16").key("decode", host),
         replace(model, marks=True).key("decode", host),
@@ -69,9 +69,10 @@ def test_a_programs_key_covers_what_changes_its_code(
 
 
 def test_the_programs_of_a_model_ask_for_its_precision(model: Model):
-    fast = replace(model, precision="fast")
+    host = Target.host()
+    exact, fast = (replace(model, precision=Precision.of(name, host)) for name in ("exact", "fast"))
     for program in driver.PROGRAMS:
-        assert "rlx.precision" not in str(model.build(program))
+        assert "rlx.precision" not in str(exact.build(program))
         assert 'rlx.precision = "fast"' in str(fast.build(program))
 
 
