@@ -17,7 +17,7 @@ import json
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -212,8 +212,8 @@ def flops(path: str, n: int) -> float:
 
 def side_by_side(
     args: argparse.Namespace, path: str, threads: int, right: dict[str, list[int | str]]
-) -> dict[str, Any]:
-    """Return the samples of every contestant and length with a number of threads."""
+) -> Iterator[dict[str, Any]]:
+    """Give the samples of every contestant with a number of threads, one length after the other."""
     unit = MatrixUnit(threads)
     with ExitStack() as stack:
         config = {"path": path, "threads": threads}
@@ -226,12 +226,7 @@ def side_by_side(
         workers["torch"] = stack.enter_context(spawn("torch", args.torch_python, **config))
         workers["llama.cpp"] = llama
         about = workers["torch"].ask(what="about")["versions"]
-        result: dict[str, Any] = {
-            "torch": about,
-            "llama.cpp": llama.ask(what="about"),
-            "peak": [unit.peak() for _ in range(10)],
-            "lengths": {},
-        }
+        facts = {"torch": about, "llama.cpp": llama.ask(what="about")}
         for name, worker in workers.items():
             worker.ask(what="read", prompt=prompt_ids(path, WARM_TOKENS[name]), warm=False)
         for n in args.lengths:
@@ -251,10 +246,13 @@ def side_by_side(
                         )
                     samples[name].append(got["samples"])
                 samples["loop"].append(unit.loop())
-            result["lengths"][str(n)] = samples
             print(f"{threads} threads, {n}: {', '.join(row(path, n, samples))}", file=sys.stderr)
-        result["idle_cpu_s"] = {name: worker.idle_cpu_s for name, worker in workers.items()}
-    return result
+            yield {
+                **facts,
+                "peak": [unit.peak() for _ in range(3)],
+                "lengths": {str(n): samples},
+                "idle_cpu_s": {name: worker.idle_cpu_s for name, worker in workers.items()},
+            }
 
 
 def measure_accuracy(args: argparse.Namespace, path: str) -> dict[str, Any]:
@@ -407,8 +405,9 @@ def main() -> None:
     if not {*map(str, args.lengths)} <= {*result["expected"]}:
         result["expected"] |= expected(path, args.lengths)
     for threads in args.threads:
-        found = side_by_side(args, path, threads, result["expected"])
-        result["runs"].setdefault(str(threads), []).append(found)
+        for found in side_by_side(args, path, threads, result["expected"]):
+            result["runs"].setdefault(str(threads), []).append(found)
+            write_json(args.json, result)
     if args.accuracy:
         result["accuracy"] = measure_accuracy(args, path)
     write_json(args.json, result)
