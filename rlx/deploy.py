@@ -258,6 +258,8 @@ def _load(folder: Path, options: Options) -> LanguageModel:
         marked=lambda _: refused("profile"),
         resident=resident,
         print_ir=lambda stage, program: refused(f"{stage} of {program}"),
+        batch_program=lambda: refused("the program of batches"),
+        reuse_prefix=options.reuse_prefix,
     )
 
 

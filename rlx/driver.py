@@ -323,7 +323,7 @@ def load(
     Raises RlxError for a file or an option that rlx can't serve.
     """
     started = time.perf_counter()
-    options = Options(precision, threads, max_context, verify, profile, kv_cache)
+    options = Options(precision, threads, max_context, verify, profile, kv_cache, reuse_prefix)
     if not isinstance(cast(object, path), str | os.PathLike):
         raise RlxError(f"path: expected that of a GGUF file, got {path!r}")
     if os.path.isdir(path):
@@ -349,6 +349,7 @@ class Options(NamedTuple):
     verify: bool
     profile: CompileProfile | str | os.PathLike[str] | None
     kv_cache: str
+    reuse_prefix: bool = True
 
 
 def _load(
@@ -386,8 +387,10 @@ def _load(
 
     def batch_program() -> Program:
         """Return the program of batches, whose states are those of each batch."""
-        found = compiled_program(model, BATCH, target)
-        program = Program(found.manifest, found.code, team, state)
+        with counted() as tally:
+            found = compiled_program(model, BATCH, target)
+        stats.compilations += tally.count
+        program = Program(found.manifest, found.code, team, started_up.state)
         check_shared([prefill, program])
         program.start(weights)
         return program
@@ -410,7 +413,7 @@ def _load(
         resident=resident,
         print_ir=lambda stage, program: print_ir(model, stage, program),
         batch_program=batch_program,
-        reuse_prefix=reuse_prefix,
+        reuse_prefix=options.reuse_prefix,
     )
 
 
