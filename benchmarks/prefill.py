@@ -245,7 +245,7 @@ def side_by_side(
                             f"got {got['first']!r}"
                         )
                     samples[name].append(got["samples"])
-                samples["loop"].append(unit.loop())
+                samples["loop"].append(median(unit.loop() for _ in range(5)))
             print(f"{threads} threads, {n}: {', '.join(row(path, n, samples))}", file=sys.stderr)
             yield {
                 **facts,
