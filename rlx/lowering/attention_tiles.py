@@ -18,6 +18,7 @@ from dataclasses import dataclass
 
 from rlx.lowering import amx
 from rlx.lowering.emitter import Function
+from rlx.lowering.formats import load_float
 from rlx.lowering.kv_cache import LINE, Attention, load_cached
 from rlx.lowering.online_softmax import larger_of
 from rlx.lowering.rows import VECTOR
@@ -181,13 +182,15 @@ class _Kernel:
         def span(start: Value, _: list[Value]) -> list[Value]:
             here = f.umin(f.sub(end, start), SPAN)
             self._key_tiles(f.at(k, start, a.cached_bytes), here)
-            self._value_tiles(f.at(v, start, a.cached_bytes), here)
+            values = f.at(v, start, a.cached_bytes)
+            finite = self._value_tiles(values, here)
 
             def attend(position: Value, _: Value, i: Value) -> None:
                 # Blocks and spans are aligned: all of a block's queries see of a span, or none.
                 keys = f.umin(f.sub(f.add(position, HIGH), start), SPAN)
+                own = f.sub(position, start)
                 sees = f.icmp("sge", position, start)
-                f.if_(sees, lambda: self._attend(i, keys, f.sub(position, start), start) or [])
+                f.if_(sees, lambda: self._attend(i, keys, own, start, values, finite) or [])
 
             each(attend)
             return []
@@ -226,16 +229,24 @@ class _Kernel:
         blocks = f.lshr(f.add(count, PANEL - 1), 4)
         f.for_(0, f.mul(blocks, a.head_dim // 2), 1, [], pair)
 
-    def _value_tiles(self, v: Value, count: Value) -> None:
-        """Write `count` values as tiles `[keys / 32][head_dim / 16]`, zeros after the last one."""
+    def _value_tiles(self, v: Value, count: Value) -> Value:
+        """
+        Write `count` values as tiles `[keys / 32][head_dim / 16]`, zeros after the last one.
+
+        Returns whether all of them are finite.
+        """
         f, a = self.u.f, self.u.a
 
-        def pair(j: Value, load: Callable[[Value, int], Value]) -> None:
+        def pair(j: Value, load: Callable[[Value, int], Value], left: Value) -> list[Value]:
             group, row = f.lshr(j, 4), f.and_(j, amx.ROWS - 1)
             to = f.at(f.at(self.value_tiles, group, a.chunks * amx.TILE_BYTES), row, LINE)
             for chunk in range(a.chunks):
                 both = [load(f.add(f.mul(j, 2), n), chunk) for n in range(2)]
                 f.store(amx.pairs(f, *both), f.at(to, chunk * amx.TILE_BYTES), align=64)
+                # What is left of a finite number is 0, and it stays; of others it is NaN.
+                for value in both:
+                    left = f.fma(value, f.zero(VECTOR), left)
+            return [left]
 
         def there(key: Value, chunk: int) -> Value:
             return load_cached(f, a, f.at(f.at(v, key, a.cached_bytes), chunk * a.chunk_bytes))
@@ -247,11 +258,20 @@ class _Kernel:
 
         whole = f.lshr(count, 1)
         end = f.mul(f.lshr(f.add(count, amx.DEPTH - 1), 5), amx.ROWS)
-        f.for_(0, whole, 1, [], lambda j, _: pair(j, there) or [])
-        f.for_(whole, end, 1, [], lambda j, _: pair(j, perhaps) or [])
+        (left,) = f.for_(0, whole, 1, [f.zero(VECTOR)], lambda j, c: pair(j, there, c[0]))
+        (left,) = f.for_(whole, end, 1, [left], lambda j, c: pair(j, perhaps, c[0]))
+        total = f.reduce("fadd", left)
+        return f.fcmp("ord", total, total)
 
-    def _attend(self, i: Value, keys: Value, diagonal: Value, start: Value) -> None:
-        """Emit a block's attention to a span: `keys` of it, the block's own from `diagonal` on."""
+    def _attend(
+        self, i: Value, keys: Value, diagonal: Value, start: Value, v: Value, finite: Value
+    ) -> None:
+        """
+        Emit a block's attention to a span: `keys` of it, the block's own from `diagonal` on.
+
+        On the matrix unit a value is multiplied with a weight of 0, too. Where values are not all
+        `finite` a block's own are therefore added one by one, each to the queries that see it.
+        """
         f, a = self.u.f, self.u.a
         queries = f.at(self.queries, i, self.u.query_bytes)
         sums = f.at(self.sums, i, self.u.sum_bytes)
@@ -273,9 +293,33 @@ class _Kernel:
             return []
 
         f.if_(first, list, lambda: f.for_(0, HIGH, 1, [], rescale))
+        here = f.icmp("ult", diagonal, SPAN)
+        apart = f.and_(here, f.xor(finite, 1))
+        tiled = f.select(apart, f.sub(keys, HIGH), keys)
         for r in range(2):
             for c in range(0, a.chunks, 4):
-                self._values(sums, r, c, min(4, a.chunks - c), keys, first)
+                self._values(sums, r, c, min(4, a.chunks - c), tiled, first)
+        f.if_(apart, lambda: self._own_values(sums, diagonal, v) or [])
+
+    def _own_values(self, sums: Value, diagonal: Value, v: Value) -> None:
+        """Add weights times values of a block's own keys, those that each query sees."""
+        f, a = self.u.f, self.u.a
+
+        def row(r: Value, _: list[Value]) -> list[Value]:
+            weights = f.at(f.at(self.weights, r, _WEIGHTS), diagonal, 2)
+
+            def key(j: Value, _: list[Value]) -> list[Value]:
+                weight = f.splat(load_float(f, "bf16", f.at(weights, j, 2), 1), PANEL)
+                value = f.at(v, f.add(diagonal, j), a.cached_bytes)
+                for c in range(a.chunks):
+                    at = f.at(f.at(sums, r, a.row_bytes), c * LINE)
+                    one = load_cached(f, a, f.at(value, c * a.chunk_bytes))
+                    f.store(f.fma(one, weight, f.load(VECTOR, at)), at)
+                return []
+
+            return f.for_(0, f.add(r, 1), 1, [], key)
+
+        f.for_(0, HIGH, 1, [], row)
 
     def _scores(self, queries: Value, keys: Value) -> None:
         """Write the scores of a block's queries on `keys` keys, a multiple of 32."""

@@ -145,6 +145,21 @@ def test_prefill_of_bf16_queries(shape: tuple[int, int, int], level: str, kept: 
         np.testing.assert_array_equal(case.prefill(kernel, start, stop, 2), whole[start:stop])
 
 
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_prefill_of_bf16_queries_sees_no_later_value(bad: float):
+    """A value that is not finite reaches the queries that see it, and no other."""
+    case = Case(attention(9, 3, 64, narrow=True), 300, seed=7)
+    kernel = narrow_kernel("host", case.a)
+    whole = case.prefill(kernel, 0, 300).astype(np.float64)
+    for position in (7, 40, 255, 256, 290):
+        value = case.v[position].copy()
+        case.v[position] = bad
+        result = case.prefill(kernel, 0, 300).astype(np.float64)
+        case.v[position] = value
+        assert not np.isfinite(result[position:]).any()
+        assert nmse(result[:position], whole[:position]) < 2e-5
+
+
 def test_prefill_of_bf16_queries_with_extreme_scores():
     """Scores that differ by thousands: a weight of one, all others zero; and equal scores."""
     case = Case(attention(9, 3, 64, narrow=True), 300, seed=6)
