@@ -14,7 +14,11 @@ from rlx.errors import RlxError
 def integer(what: str, value: object, low: int, high: float = inf) -> int:
     """Return an integer in [low, high], NumPy's among them; raises RlxError for anything else."""
     if isinstance(value, SupportsIndex) and not isinstance(value, bool):
-        number = index(value)
+        try:
+            number = index(value)
+        # An array has the method too, and refuses.
+        except TypeError:
+            number = low - 1
         if low <= number <= high:
             return number
     bound = f"of at least {low}" if high == inf else f"from {low} to {high}"

@@ -77,7 +77,7 @@ class Facts(NamedTuple):
             form, digest = facts.pop("format"), facts.pop("digest")
         except OSError as e:
             raise RlxError(f"{path}: {e.strerror}") from None
-        except (ValueError, KeyError, AttributeError):
+        except (ValueError, KeyError, AttributeError, TypeError, RecursionError):
             _refuse(path)
         if form != FORMAT:
             raise RlxError(
@@ -124,6 +124,8 @@ def write_folder(
         )
     if folder.exists() and not (folder / FACTS).is_file() and _is_taken(folder):
         raise RlxError(f"{folder}: expected a new folder, or one that `rlx compile` made before")
+    if not folder.name:
+        raise RlxError(f"{folder}: expected the folder's name, which is replaced as a whole")
     model = replace(model, precision=Precision.of(precision, target))
     partial = folder.with_name(f".{folder.name}.{os.getpid()}.tmp")
     try:

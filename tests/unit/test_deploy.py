@@ -18,6 +18,7 @@ from models import write_llama
 
 import rlx
 from rlx import deploy
+from rlx.checks import integer
 from rlx.deploy import Facts
 from rlx.driver import open_model
 from rlx.errors import RlxError
@@ -317,3 +318,22 @@ for prompt in json.loads(sys.argv[2]):
     assert done.stderr == ""
     found = [json.loads(line) for line in done.stdout.splitlines()]
     assert found == [case["greedy"] for case in cases]
+
+
+@pytest.mark.parametrize("text", ["[]", "[" * 100_000, "null"])
+def test_facts_that_are_no_object_are_one_error(folder: Path, text: str) -> None:
+    (folder / "rlx.json").write_text(text)
+    assert "damaged" in damaged_load(folder, "rlx.json")
+
+
+def test_an_array_is_no_integer() -> None:
+    with pytest.raises(RlxError, match="token 0: expected an integer from 0 to 9, got array"):
+        integer("token 0", np.ones(2, int), 0, 9)
+
+
+def test_a_folder_without_a_name_is_one_error(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(RlxError, match="expected the folder's name"):
+        deploy.write_folder(open_model(path, None, None, "auto", "auto"), Path("."), Target.host())
