@@ -122,25 +122,35 @@ def write_folder(
             f"target: this machine can't run code for '{target.name}', and packs the weights: "
             "compile on one that can"
         )
-    if folder.exists() and not (folder / FACTS).is_file() and _is_taken(folder):
-        raise RlxError(f"{folder}: expected a new folder, or one that `rlx compile` made before")
+    if folder.exists() and not _is_ours(folder):
+        raise RlxError(
+            f"{folder}: expected a new folder, or one of nothing but what `rlx compile` made before"
+        )
     if not folder.name:
         raise RlxError(f"{folder}: expected the folder's name, which is replaced as a whole")
     model = replace(model, precision=Precision.of(precision, target))
     partial = folder.with_name(f".{folder.name}.{os.getpid()}.tmp")
+    before = folder.with_name(f".{folder.name}.{os.getpid()}.old")
     try:
         (partial / OBJECTS).mkdir(parents=True)
         _fill(model, partial, target, precision, threads)
-        shutil.rmtree(folder, ignore_errors=True)
+        if folder.exists():
+            folder.replace(before)
         partial.replace(folder)
     except OSError as e:
         raise RlxError(f"{folder}: cannot write the compiled model: {e.strerror}") from e
     finally:
         shutil.rmtree(partial, ignore_errors=True)
+        if folder.exists():
+            shutil.rmtree(before, ignore_errors=True)
 
 
-def _is_taken(folder: Path) -> bool:
-    return not folder.is_dir() or any(folder.iterdir())
+def _is_ours(folder: Path) -> bool:
+    """Return whether a folder may be replaced: there is nothing else in it."""
+    if not folder.is_dir():
+        return False
+    names = {path.name for path in folder.iterdir()}
+    return not names or (FACTS in names and names <= {FACTS, OBJECTS, WEIGHTS, TOKENIZER})
 
 
 def _fill(model: Model, folder: Path, target: Target, precision: str, threads: int | None) -> None:

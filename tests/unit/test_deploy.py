@@ -50,6 +50,18 @@ def folder(made: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(made, tmp_path / "copy"))
 
 
+def test_a_folder_with_anything_else_in_it_stays(
+    path: Path, folder: Path, capsys: pytest.CaptureFixture[str]
+):
+    (folder / "mine.txt").write_text("kept")
+    assert cli.main(["compile", str(path), "-o", str(folder), "--quiet"]) == 1
+    assert "nothing but what `rlx compile` made before" in capsys.readouterr().err
+    assert (folder / "mine.txt").read_text() == "kept"
+    (folder / "mine.txt").unlink()
+    assert cli.main(["compile", str(path), "-o", str(folder), "--quiet"]) == 0
+    assert sorted(p.name for p in folder.parent.iterdir()) == [folder.name]
+
+
 def bare(script: str, *args: str, **environment: str) -> subprocess.CompletedProcess[str]:
     """Run a script in a process that has only numpy and llvmlite, and an empty cache folder."""
     refuse = (
