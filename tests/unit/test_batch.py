@@ -22,7 +22,7 @@ from rlx.lowering.target import Target, usable_cores
 from rlx.reference import GgufWeights, Reference
 from rlx.runtime import language
 from rlx.runtime.batch import Answer, Batch
-from rlx.runtime.jit import Compilations
+from rlx.runtime.compilations import Compilations
 from rlx.runtime.language import LanguageModel
 from rlx.runtime.memory import rss_anon
 from rlx.runtime.program import Program

@@ -400,7 +400,7 @@ def test_bad_options(fail: Callable[..., str], model: str, options: list[str], m
         (["inspect", "MODEL", "--stage", "asm"], "expected one of hir, mir, lir, llvm, got 'asm'"),
         (
             ["inspect", "MODEL", "--stage", "lir", "--program", "train"],
-            "program: expected one of prefill, decode, got 'train'",
+            "program: expected one of prefill, decode, batch, got 'train'",
         ),
         (
             ["inspect", "MODEL", "--stage", "lir", "--max-context", "0"],

@@ -63,6 +63,7 @@ def test_a_model_in_the_cache_is_loaded(path: Path) -> None:
 def test_prompts_of_any_length_compile_nothing(path: Path) -> None:
     model = rlx.load(path)
     list(model.generate_ids([1, 2, 3], 2))
+    model.generate_batch([[1, 2]], 2)
     before = model.stats.compilations
     draw = random.Random(0)
     with rlx.no_compile(), counted() as tally:
