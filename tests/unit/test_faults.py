@@ -51,10 +51,8 @@ def full(path: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, li
         # The folders of compiled models that other tests have loaded.
         patch.setattr(cache, "_elsewhere", [])
         model = rlx.load(path, threads=1)
-        # The code of threads may have been compiled by another test.
-        from rlx.runtime.threads import native_object
-
-        native_object()
+        # Code that any program uses may be in the memory of this process alone.
+        subprocess.run([sys.executable, "-c", LOAD, str(path)], capture_output=True, check=True)
         return folder, list(model.generate_ids(IDS, 8, stop=False))
 
 
