@@ -128,7 +128,7 @@ class Case:
         return out.array(np.float32, a.heads, a.head_dim)
 
 
-@pytest.mark.parametrize("level", levels())
+@pytest.mark.parametrize("level", [levels()[0], levels()[-1]])
 @pytest.mark.parametrize("shape", [*SHAPES, (12, 1, 64), (3, 3, 32), (40, 2, 96)])
 @every_format
 def test_prefill_of_bf16_queries(shape: tuple[int, int, int], level: str, kept: str):

@@ -477,7 +477,7 @@ def test_gemm_formats(name: str, level: str):
 BF16_ROWS = (0, 1, 2, 15, 16, 17, 31, 32, 33, 47, 48, 49, 64, 95)
 
 
-@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("level", [LEVELS[0], LEVELS[-1]])
 @pytest.mark.parametrize("name", FORMATS)
 def test_gemm_of_bf16_rows(name: str, level: str):
     """Sums are f32; weights are rounded as rows are, where the target multiplies tiles."""
@@ -486,14 +486,14 @@ def test_gemm_of_bf16_rows(name: str, level: str):
         check_gemm(level, [Group((name,), n)], k, 2 * k + 10, BF16_ROWS, 1e-9, "bfloat")
 
 
-@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("level", [LEVELS[0], LEVELS[-1]])
 def test_gemm_of_bf16_rows_of_any_k(level: str):
     for k in (1, 31, 32, 33, 47, 63, 64, 65, 97, 1281, 2560):
         for name in ("f32", "f16", "bf16"):
             check_gemm(level, [Group((name,), 33)], k, 2 * k, (1, 16, 50), 1e-9, "bfloat")
 
 
-@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("level", [LEVELS[0], LEVELS[-1]])
 def test_gemm_of_bf16_rows_in_groups_and_blocks(level: str):
     groups = [
         Group(("q4_1", "q8_0"), 48),
