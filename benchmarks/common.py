@@ -221,7 +221,7 @@ class MatrixUnit:
             params = [("ptr", "context"), ("i64", "tid"), ("i64", "threads")]
             f = module.function(name, params, exported=True)
             context, tid, _ = f.params
-            amx.configure(f, f.scratch("tiles", amx.ROW_BYTES), [amx.ROWS] * 8)
+            amx.configure(f)
             for tile in range(8):
                 amx.zero(f, tile)
             tiles = f.at(f.load("ptr", context), tid, self._share)

@@ -1,21 +1,19 @@
 """
-The tile registers of x86's matrix unit (AMX): eight tiles of up to 16 rows of 64 bytes.
+The tile registers of x86's matrix unit (AMX): eight tiles of 16 rows of 64 bytes.
 
 Source: Intel 64 and IA-32 Architectures Software Developer's Manual, volume 1, chapter 18. Tiles
 are named by number, and no compiler pass allocates them: what is in them lasts until `configure`
-or `release`. A configuration is data, so the rows of tiles may be known at run time only.
+or `release`. All tiles are used in full.
 """
 
 from __future__ import annotations
-
-from collections.abc import Sequence
 
 from rlx.lowering.emitter import Function
 from rlx.lowering.target import Target
 from rlx.lowering.values import Index, Value, i64
 
 ROWS = 16
-"""The most rows of a tile."""
+"""Rows of a tile."""
 ROW_BYTES = 64
 TILE_BYTES = ROWS * ROW_BYTES
 DEPTH = 32
@@ -29,14 +27,13 @@ def has_amx(target: Target) -> bool:
     return target.avx512 and target.has("amx-tile", "amx-bf16", "avx512bf16")
 
 
-def configure(f: Function, place: Value, rows: Sequence[Index]) -> None:
-    """Give each tile so many rows (1 to 16) of 64 bytes, all zero; `place` is 64 bytes for it."""
+def configure(f: Function) -> None:
+    """Give each tile its rows, all zero."""
+    place = f.scratch("tiles", ROW_BYTES)
     f.store(Value("<64 x i8>", "zeroinitializer"), place, align=64)
     f.store(_i8(1), place, align=1)
     f.store(f.constant("<8 x i16>", ROW_BYTES), f.at(place, _COLUMNS_AT), align=2)
-    for tile, count in enumerate(rows):
-        byte = f.cast("trunc", count, "i8") if isinstance(count, Value) else _i8(count)
-        f.store(byte, f.at(place, _ROWS_AT + tile), align=1)
+    f.store(f.constant("<8 x i8>", ROWS), f.at(place, _ROWS_AT), align=1)
     f.intrinsic("x86.ldtilecfg", "void", place)
 
 

@@ -111,7 +111,7 @@ def emit_attention_tiles(
     most = [n for n in fits if n * blocks * HIGH * a.row_bytes <= _STACK]
     unit = _Unit(f, a, max(most, default=1), blocks)
     kernel = _Kernel(unit, q, k, v, out, rows, past, *unit.places())
-    amx.configure(f, f.scratch("tiles", amx.ROW_BYTES), [i64(amx.ROWS)] * 8)
+    amx.configure(f)
     first = f.udiv(past, HIGH)
     count = f.sub(f.udiv(f.add(f.add(past, rows), HIGH - 1), HIGH), first)
     shares = a.heads // unit.heads

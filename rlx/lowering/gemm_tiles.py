@@ -100,6 +100,12 @@ class _Product(Units):
         return -(-self.block // amx.DEPTH) * amx.TILE_BYTES
 
     @property
+    def rows_a_step(self) -> int:
+        """Return the rows to hand on at each step, so that a block's are done in any block of k."""
+        shortest = (self.k - 1) % self.block + 1
+        return -(-_HIGH // -(-shortest // amx.DEPTH))
+
+    @property
     def waiting(self) -> int:
         """Return the rows whose sums there is room for: two blocks', or all between blocks of k."""
         return 2 * _HIGH if self.block == self.k else self.at_once
@@ -159,7 +165,7 @@ def emit_tiles(
             kernel.hand_on(_Pending(*left), i64(0), i64(_HIGH))
         return []
 
-    amx.configure(f, f.scratch("tiles", amx.ROW_BYTES), [i64(amx.ROWS)] * 8)
+    amx.configure(f)
     f.for_(first_row, end_row, at_once, [], part)
     amx.release(f)
 
@@ -272,15 +278,15 @@ class _Kernel:
         p, f, r = self.p, self.p.f, now.row
         a = f.at(f.at(self.tiles, r, p.steps * amx.ROW_BYTES), k0, amx.ROW_BYTES // 2)
         steps = f.lshr(f.add(length, amx.DEPTH - 1), 5)
-        each = -(-_HIGH // (-(-min(p.block, p.k - (p.k - 1) // p.block * p.block) // amx.DEPTH)))
         for column in range(p.across // p.wide):
             b = panels[column * p.wide : (column + 1) * p.wide]
             c = f.at(self._sums_at(r), column * p.wide * LINE)
 
             def meanwhile(s: Value) -> None:
-                first = f.mul(s, each)
-                self.hand_on(before, first, f.add(first, each))
-                self._ask(now, first, f.add(first, each))
+                first = f.mul(s, p.rows_a_step)
+                end = f.add(first, p.rows_a_step)
+                self.hand_on(before, first, end)
+                self._ask(now, first, end)
 
             self._tiles(a, b, c, steps, f.icmp("ne", k0, 0), two, None if column else meanwhile)
 

@@ -27,7 +27,7 @@ from rlx.lowering.online_softmax import larger_of
 from rlx.lowering.rows import VECTOR
 from rlx.lowering.scan_chunks import transposed
 from rlx.lowering.target import PANEL
-from rlx.lowering.values import Value, f32, i64
+from rlx.lowering.values import Value, f32
 
 if TYPE_CHECKING:
     from rlx.ops.segments import SegmentAttentionOp
@@ -360,4 +360,4 @@ def _blocks(head_dim: int) -> int:
 
 def configured(f: Function) -> None:
     """Configure all tiles at their full size."""
-    amx.configure(f, f.scratch("tiles", amx.ROW_BYTES), [i64(amx.ROWS)] * 8)
+    amx.configure(f)
