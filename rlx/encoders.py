@@ -19,6 +19,7 @@ from rlx.lowering.target import Target
 from rlx.models import bert
 from rlx.models.bert import PROGRAM, BertConfig
 from rlx.runtime.cache import ObjectCache
+from rlx.runtime.compilations import counted
 from rlx.runtime.compiled import source_digest
 from rlx.runtime.encoder import EncoderStats, TextEncoder
 from rlx.runtime.memory import Segment
@@ -158,13 +159,11 @@ def load_encoder(
     model = open_encoder(path, precision, max_context, profile)
     if verify:
         model.verify_plan()
-    from rlx.runtime.compilations import Compilations
-
-    compiled = Compilations.count
-    team, target = Team(threads), Target.host()
-    before = time.perf_counter()
-    found = compiled_program(model, PROGRAM, target)
-    compile_s = time.perf_counter() - before if Compilations.count > compiled else 0.0
+    with counted() as tally:
+        team, target = Team(threads), Target.host()
+        before = time.perf_counter()
+        found = compiled_program(model, PROGRAM, target)
+        compile_s = time.perf_counter() - before if tally.count else 0.0
     manifest = found.manifest
     program = Program(manifest, found.code, team, Segment(64))
     weights = packed_in_cache(model.file.file, SafetensorsWeights(model.file), program)
@@ -172,7 +171,7 @@ def load_encoder(
     stats = EncoderStats(
         load_s=time.perf_counter() - started,
         compile_s=compile_s,
-        compilations=Compilations.count - compiled,
+        compilations=tally.count,
         threads=team.threads,
         products=model.precision.products,
         arena_bytes=manifest.arena_bytes,

@@ -77,19 +77,24 @@ class Answer:
 
     def __init__(self, request: Request):
         self.request = request
-        self.ids: list[int] = []
-        """Its tokens so far, the end token included."""
+        self.made: list[int] = []
+        """What the batch has made: it goes on from there."""
         self._left = False
+
+    @property
+    def ids(self) -> list[int]:
+        """Return its tokens so far, the end token included: a copy."""
+        return list(self.made)
 
     @property
     def done(self) -> bool:
         """Return whether it is complete, or has left the batch."""
-        ids = self.ids
+        ids = self.made
         return self._left or len(ids) >= self.request.limit or bool(ids and self._stopped)
 
     @property
     def _stopped(self) -> bool:
-        return self.ids[-1] in self.request.stops
+        return self.made[-1] in self.request.stops
 
     def leave(self) -> None:
         """Let the batch go on without it, from the next step on."""
@@ -97,7 +102,7 @@ class Answer:
 
     def __repr__(self) -> str:
         state = "done" if self.done else "not done"
-        return f"<answer to {len(self.request.prompt)} tokens: {len(self.ids)}, {state}>"
+        return f"<answer to {len(self.request.prompt)} tokens: {len(self.made)}, {state}>"
 
 
 class _Slot:
@@ -213,8 +218,8 @@ class Batch:
             state = self._open_state()
             with self._lock:
                 queue = [(s, s.answer) for s in self._queue if s.answer is not None and not s.free]
-            running = [pair for pair in queue if pair[1].ids]
-            first = self._feed([pair for pair in queue if not pair[1].ids])
+            running = [pair for pair in queue if pair[1].made]
+            first = self._feed([pair for pair in queue if not pair[1].made])
             return first + (self._decode(running, state.address) if running else [])
 
     @property
@@ -273,8 +278,8 @@ class Batch:
         """Let sequences take a step; what the program reads is made anew from their answers."""
         program, stats = self._host.program, self.stats
         for row, (slot, answer) in enumerate(running):
-            request, count = answer.request, len(answer.ids)
-            self._tokens[row] = answer.ids[-1]
+            request, count = answer.request, len(answer.made)
+            self._tokens[row] = answer.made[-1]
             self._places[row] = slot.behind, len(request.prompt) + count - 1
             self._sampling[row] = np.frombuffer(request.sampling.pack(), np.uint64)
             self._sampling[row, _COUNTER] = count
@@ -300,6 +305,6 @@ class Batch:
         return drawn
 
     def _give(self, answer: Answer, token: int, drawn: list[tuple[Answer, int]]) -> None:
-        answer.ids.append(token)
+        answer.made.append(token)
         drawn.append((answer, token))
         self.stats.new_tokens += 1
