@@ -282,12 +282,13 @@ def _check_options(folder: Path, facts: Facts, options: Options) -> None:
     for name, given, free, built in (
         ("precision", options.precision, "auto", facts.precision),
         ("kv_cache", options.kv_cache, "auto", facts.kv_cache),
-        ("profile", options.profile, None, "that of then"),
-        ("verify", options.verify, False, "no plans"),
+        ("profile", options.profile, None, None),
+        ("verify", options.verify, False, None),
     ):
-        if given not in (free, built):
+        if given != free and (built is None or given != built):
+            known = f" with {built}" if built is not None else ""
             raise RlxError(
-                f"{name}: {folder} was compiled with {built}, and is not compiled again for "
+                f"{name}: {folder} was compiled{known}, and is not compiled again for "
                 f"{given!r:.80}: leave it out, or compile the model's file with it"
             )
 

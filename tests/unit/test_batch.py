@@ -182,6 +182,15 @@ def test_sequences_come_and_go(model: LanguageModel):
         assert answer.ids == wanted[: len(answer.ids)] if n in left else answer.ids == wanted
 
 
+def test_what_is_done_to_the_ids_of_an_answer_is_no_matter(model: LanguageModel):
+    wanted = list(model.generate_ids(tokens(5), 6, stop=False))
+    with model.batch(1) as batch:
+        answer = batch.add(tokens(5), 6, stop=False)
+        for _ in batch:
+            answer.ids.clear()
+    assert answer.ids == wanted
+
+
 def test_an_end_token_ends_an_answer(model: LanguageModel, monkeypatch: pytest.MonkeyPatch):
     prompts = [tokens(9, seed=n) for n in range(4)]
     free = [list(model.generate_ids(p, 30, stop=False)) for p in prompts]
