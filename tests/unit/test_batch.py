@@ -355,7 +355,7 @@ def test_a_batch_closes_beside_a_half_read_generator(model: LanguageModel):
 def test_errors(model: LanguageModel):
     for slots in (0, 65, 1.5, "2"):
         with pytest.raises(RlxError, match="slots: expected an integer from 1 to 64"):
-            model.batch(slots)  # pyright: ignore[reportArgumentType]
+            model.batch(slots)  # pyright: ignore[reportArgumentType]: not all are numbers
     with model.batch(1) as batch:
         assert batch.step() == []
         for options, message in (

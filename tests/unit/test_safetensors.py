@@ -95,7 +95,7 @@ DAMAGED: dict[str, tuple[bytes, str]] = {
     "no object": (file_of({"a": 3}), "tensor 'a': expected an object, got 3"),
     "keys": (file_of({"a": {"dtype": "F32"}}), "expected dtype, shape and data_offsets, got dtype"),
     "dtype": (file_of({"a": entry("F31")}), "expected a dtype of BOOL.*'F31'"),
-    "dtypes": (file_of({"a": entry(["F32"])}), "expected a dtype of BOOL"),  # pyright: ignore
+    "dtypes": (file_of({"a": entry(["F32"])}), "expected a dtype of BOOL"),  # pyright: ignore: an unhashable dtype is the point
     "shape": (file_of({"a": entry(shape=[-2])}), "shape: expected natural numbers"),
     "shapes": (file_of({"a": entry(shape=2)}), "shape: expected natural numbers"),
     "truth": (file_of({"a": entry(shape=[True])}), "shape: expected natural numbers"),
