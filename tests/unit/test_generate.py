@@ -464,6 +464,7 @@ def test_a_generator_may_be_collected_while_another_begins():
             yield
 
     threshold = gc.get_threshold()
+    gc.freeze()
     try:
         for count in range(1, 100):
             gc.collect()
@@ -479,6 +480,7 @@ def test_a_generator_may_be_collected_while_another_begins():
     finally:
         gc.set_threshold(*threshold)
         gc.enable()
+        gc.unfreeze()
 
 
 @pytest.mark.parametrize("prompts", ["hello", b"hello", {"a": 1}, None, 5])
