@@ -108,7 +108,8 @@ def answer() -> None:
     path, max_context, profile, kv_cache, precision, marks, name, target = pickle.load(
         sys.stdin.buffer
     )
-    from rlx.driver import compile_one, open_model
+    from rlx.driver import open_model
+    from rlx.model_programs import compile_one
 
     model = replace(
         open_model(path, max_context, profile, kv_cache), precision=precision, marks=marks

@@ -188,7 +188,7 @@ def _write_object(folder: Path, key: str, data: bytes, label: str) -> str:
 
 
 def _write_weights(model: Model, folder: Path, first: Compiled, threads: int | None) -> str:
-    from rlx.driver import digest_of, pack
+    from rlx.model_programs import digest_of, pack
 
     nbytes = first.manifest.weight_segment_bytes
     if nbytes == 0:

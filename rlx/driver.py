@@ -7,29 +7,31 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from rlx import beside
 from rlx.checks import choice, integer
-from rlx.compiler import STAGES, collector_paused, compile_program, compile_text
 from rlx.contract.quant import KV_FORMATS, KvFormat
 from rlx.errors import RlxError
 from rlx.flow.profile import CompileProfile
 from rlx.flow.source import WeightSource
 from rlx.frontends.gguf import GgufFile
-from rlx.frontends.mapped import MappedFile
 from rlx.frontends.tokenizer import Tokenizer
 from rlx.frontends.weights import GgufWeights
 from rlx.lowering.amx import has_amx
 from rlx.lowering.target import Target
+from rlx.model_programs import (
+    Programs,
+    compiled_program,
+    packed_in_cache,
+)
 from rlx.models.registry import Family, family
 from rlx.runtime.cache import ObjectCache
 from rlx.runtime.compilations import Tally, counted
-from rlx.runtime.compiled import Compiled, from_cache, source_digest
-from rlx.runtime.contents import contents_digest
+from rlx.runtime.compiled import Compiled
 from rlx.runtime.language import LanguageModel, Stats
 from rlx.runtime.memory import Block, Resident, Segment, address_of
-from rlx.runtime.program import Program, check_shared, packed_weights
+from rlx.runtime.program import Program, check_shared
 from rlx.runtime.recorder import Recorder
 from rlx.runtime.stages import shown, stage
 from rlx.runtime.threads import Team
@@ -73,7 +75,7 @@ class Precision(NamedTuple):
 
 
 @dataclass
-class Model:
+class Model(Programs):
     """An open model file with what is asked of it."""
 
     file: GgufFile
@@ -82,7 +84,6 @@ class Model:
     source: WeightSource
     max_context: int
     profile: CompileProfile | None
-    """How to compile both programs; None for what suits each."""
     precision: Mapping[str, Precision]
     """What each program may round."""
     marks: bool = False
@@ -110,27 +111,17 @@ class Model:
     def label(self) -> str:
         return self.file.path.name
 
-    def key(self, program: str, target: Target) -> str:
-        """Return the key of a compiled program: it covers all that can change its code."""
-        import llvmlite
-
+    def facts(self, program: str) -> list[str | int]:
         tensors = [(t.name, t.shape, t.ggml_type) for t in self.file.tensors.values()]
-        return ObjectCache.key(
-            "program",
-            program,
-            source_digest(),
-            llvmlite.__version__,
-            target.triple,
-            target.attributes,
+        return [
             repr(self.config),
             repr(tensors),
             self.max_context,
             CHUNK,
-            repr(self.profile),
             repr(self.precision[program]),
             self.marks,
             self.kv_cache,
-        )
+        ]
 
 
 def open_model(
@@ -171,99 +162,17 @@ def open_model(
     return Model(file, fam, config, weights, max_context, profile, rounding, kv_cache=kept)
 
 
-class Programs(Protocol):
-    """A model whose programs can be compiled."""
-
-    @property
-    def profile(self) -> CompileProfile | None: ...
-
-    @property
-    def label(self) -> str:
-        """Return its name for people."""
-        ...
-
-    def build(self, program: str) -> ModuleOp: ...
-
-    def key(self, program: str, target: Target) -> str: ...
-
-
 def compiled(model: Model, target: Target) -> list[Compiled]:
     """Return a model's programs from the cache; those that aren't there are compiled, and kept."""
     keys = {name: model.key(name, target) for name in PROGRAMS}
     *_, last = PROGRAMS
     if any(map(ObjectCache().has, keys.values())) or not beside.pays():
-        return [_compiled(model, name, target, key) for name, key in keys.items()]
+        return [compiled_program(model, name, target, key) for name, key in keys.items()]
     with beside.compiled_beside(model, last, target, keys[last]) as wait:
         return [
-            _compiled(model, name, target, key, wait if name == last else None)
+            compiled_program(model, name, target, key, wait if name == last else None)
             for name, key in keys.items()
         ]
-
-
-def compiled_program(model: Programs, name: str, target: Target) -> Compiled:
-    """Return a program from the cache, or compile it and keep it there."""
-    return _compiled(model, name, target, model.key(name, target))
-
-
-def _compiled(
-    model: Programs,
-    name: str,
-    target: Target,
-    key: str,
-    elsewhere: Callable[[], Compiled | None] | None = None,
-) -> Compiled:
-    def make() -> Compiled:
-        found = elsewhere() if elsewhere is not None else None
-        return found or compile_one(model, name, target)
-
-    return from_cache(key, _what(model, name), make)[0]
-
-
-def _what(model: Programs, name: str) -> str:
-    return f"{name} of {model.label}"
-
-
-def compile_one(model: Programs, name: str, target: Target) -> Compiled:
-    """Compile a program, whatever the cache has."""
-    with collector_paused():
-        with stage("imports and HIR"):
-            module = model.build(name)
-        return compile_program(module, target, model.profile, _what(model, name))
-
-
-def packed_in_cache(file: MappedFile, source: WeightSource, program: Program) -> Block:
-    """Return a model's packed weights; the pages of its file are given back."""
-    contents, what = digest_of(file), f"weights of {file.path.name}"
-    weights = packed_weights(program, contents, lambda w: pack(file, source, program, w), what)
-    file.release()
-    return weights
-
-
-def digest_of(file: MappedFile) -> str:
-    """Return a digest of all bytes of a file."""
-    with stage("digest of the file"):
-        return contents_digest(file.data, file.stat)
-
-
-def pack(file: MappedFile, source: WeightSource, program: Program, weights: Block) -> None:
-    """Fill a segment with a model's packed weights; raises RlxError if its file changes."""
-    with stage("packing"):
-        program.pack(source.raw, weights)
-    if file.changed():
-        raise RlxError(f"{file.path}: the file changed while it was read: load it again")
-
-
-def _verify_plans(model: Model) -> None:
-    """Raise RlxError where a program's plan doesn't pass its check."""
-    from rlx.passes.pipelines import run_to
-    from rlx.passes.verify_plan import check_planned
-
-    for name in (*PROGRAMS, BATCH):
-        module = model.build(name)
-        run_to(module, "lir", model.profile)
-        problems = check_planned(module)
-        if problems:
-            raise RlxError(f"the plan of {name} is wrong, a defect of rlx: {'; '.join(problems)}")
 
 
 def end_tokens(file: GgufFile) -> frozenset[int]:
@@ -277,15 +186,8 @@ def end_tokens(file: GgufFile) -> frozenset[int]:
 
 def print_ir(model: Model, stage: str, program: str) -> str:
     """Return a program's IR at a stage, for the machine that this process runs on."""
-    choice("stage", stage, STAGES)
     choice("program", program, (*PROGRAMS, BATCH))
-    from rlx.passes.pipelines import run_to
-
-    module = model.build(program)
-    if stage == "llvm":
-        return compile_text(module, Target.host(), model.profile)[1]
-    run_to(module, stage, model.profile)
-    return str(module) + "\n"
+    return model.ir(stage, program)
 
 
 def load(
@@ -359,8 +261,8 @@ def _load(
         model = open_model(
             path, options.max_context, options.profile, options.kv_cache, options.precision
         )
-    if options.verify:
-        _verify_plans(model)
+    for program in (*PROGRAMS, BATCH) if options.verify else ():
+        model.verify_plan(program)
     team, target = Team(options.threads), Target.host()
     before = time.perf_counter()
     with stage("programs"):

@@ -9,18 +9,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rlx.checks import choice, integer
-from rlx.compiler import STAGES
-from rlx.driver import PRECISIONS, Precision, compiled_program, packed_in_cache
+from rlx.driver import PRECISIONS, Precision
 from rlx.errors import RlxError
 from rlx.flow.profile import CompileProfile
 from rlx.frontends.safetensors import SafetensorsFile, SafetensorsWeights
 from rlx.frontends.tokenizer_json import JsonTokenizer
 from rlx.lowering.target import Target
+from rlx.model_programs import (
+    Programs,
+    compiled_program,
+    packed_in_cache,
+)
 from rlx.models import bert
 from rlx.models.bert import PROGRAM, BertConfig
-from rlx.runtime.cache import ObjectCache
 from rlx.runtime.compilations import counted
-from rlx.runtime.compiled import source_digest
 from rlx.runtime.encoder import EncoderStats, TextEncoder
 from rlx.runtime.memory import Segment
 from rlx.runtime.program import Program
@@ -35,7 +37,7 @@ WEIGHTS, TOKENIZER = "model.safetensors", "tokenizer.json"
 
 
 @dataclass
-class EncoderModel:
+class EncoderModel(Programs):
     """An open folder with what is asked of it."""
 
     folder: Path
@@ -51,7 +53,7 @@ class EncoderModel:
     def label(self) -> str:
         return self.folder.name
 
-    def build(self, program: str = PROGRAM) -> ModuleOp:
+    def build(self, program: str) -> ModuleOp:
         from rlx.dialects.lir import set_precision
 
         source = SafetensorsWeights(self.file)
@@ -59,47 +61,9 @@ class EncoderModel:
         set_precision(module, *self.precision)
         return module
 
-    def key(self, program: str, target: Target) -> str:
-        """Return the key of the compiled program: it covers all that can change its code."""
-        import llvmlite
-
+    def facts(self, program: str) -> list[str | int]:
         tensors = [(t.name, t.shape, t.dtype) for t in self.file.tensors.values()]
-        return ObjectCache.key(
-            "encoder",
-            program,
-            source_digest(),
-            llvmlite.__version__,
-            target.triple,
-            target.attributes,
-            repr(self.config),
-            repr(tensors),
-            self.rows,
-            repr(self.profile),
-            repr(self.precision),
-        )
-
-    def ir(self, stage: str) -> str:
-        """Return the program's IR at a stage, for the machine that this process runs on."""
-        choice("stage", stage, STAGES)
-        from rlx.compiler import compile_text
-        from rlx.passes.pipelines import run_to
-
-        module = self.build()
-        if stage == "llvm":
-            return compile_text(module, Target.host(), self.profile)[1]
-        run_to(module, stage, self.profile)
-        return f"{module}\n"
-
-    def verify_plan(self) -> None:
-        """Raise RlxError where the program's plan doesn't pass its check."""
-        from rlx.passes.pipelines import run_to
-        from rlx.passes.verify_plan import check_planned
-
-        module = self.build()
-        run_to(module, "lir", self.profile)
-        problems = check_planned(module)
-        if problems:
-            raise RlxError(f"the plan of {PROGRAM} is wrong, a defect of rlx: {problems}")
+        return [repr(self.config), repr(tensors), self.rows, repr(self.precision)]
 
 
 def open_encoder(
@@ -158,7 +122,7 @@ def load_encoder(
     started = time.perf_counter()
     model = open_encoder(path, precision, max_context, profile)
     if verify:
-        model.verify_plan()
+        model.verify_plan(PROGRAM)
     with counted() as tally:
         team, target = Team(threads), Target.host()
         before = time.perf_counter()
@@ -187,5 +151,5 @@ def load_encoder(
         vocab=model.config.vocab,
         limit=model.limit,
         stats=stats,
-        print_ir=model.ir,
+        print_ir=lambda stage: model.ir(stage, PROGRAM),
     )

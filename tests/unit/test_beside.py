@@ -12,9 +12,10 @@ import pytest
 from models import write_llama
 
 import rlx
-from rlx import beside, driver
-from rlx.driver import Model, compile_one, open_model
+from rlx import beside, model_programs
+from rlx.driver import Model, open_model
 from rlx.lowering.target import Target, usable_cores
+from rlx.model_programs import compile_one
 from rlx.runtime.compilations import counted
 
 pytestmark = pytest.mark.usefixtures("folder")
@@ -98,9 +99,11 @@ def test_a_load_that_is_helped(path: Path, breaks: bool, monkeypatch: pytest.Mon
     if breaks:
         monkeypatch.setattr(beside, "_SCRIPT", "raise SystemExit(1)")
     here = []
-    compile_here = driver.compile_one
+    compile_here = model_programs.compile_one
     monkeypatch.setattr(
-        driver, "compile_one", lambda m, name, t: here.append(name) or compile_here(m, name, t)
+        model_programs,
+        "compile_one",
+        lambda m, name, t: here.append(name) or compile_here(m, name, t),
     )
     helped = rlx.load(path, max_context=44)
     assert here == (["prefill", "decode"] if breaks else ["prefill"])

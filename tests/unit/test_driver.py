@@ -17,13 +17,15 @@ import pytest
 from models import write_llama
 
 import rlx.driver as driver
+import rlx.model_programs as model_programs
 from rlx.compiler import compile_program
-from rlx.driver import Compiled, Model, Precision, open_model, source_digest
+from rlx.driver import Model, Precision, open_model
 from rlx.errors import RlxError
 from rlx.frontends.gguf import GgufFile
 from rlx.lowering.target import Target
 from rlx.runtime import cache_files, contents
 from rlx.runtime import program as programs
+from rlx.runtime.compiled import Compiled, source_digest
 from rlx.runtime.contents import contents_digest
 from rlx.runtime.memory import Segment
 from rlx.runtime.program import Program, check_shared
@@ -61,7 +63,7 @@ def test_a_programs_key_covers_what_changes_its_code(
         replace(model, config=replace(model.config, eps=1e-3)).key("decode", host),
         open_model(tmp_path / "eights.gguf", 64).key("decode", host),
     ]
-    monkeypatch.setattr(driver, "source_digest", lambda: "another rlx")
+    monkeypatch.setattr(model_programs, "source_digest", lambda: "another rlx")
     keys.append(model.key("decode", host))
     assert len(set(keys)) == len(keys)
     monkeypatch.undo()

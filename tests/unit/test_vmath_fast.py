@@ -24,7 +24,7 @@ from test_vmath import (
 
 import rlx
 import rlx.numpy as rnp
-from rlx.driver import compile_text
+from rlx.compiler import compile_text
 from rlx.errors import RlxError
 from rlx.lowering.emitter import Function
 from rlx.lowering.target import Target
