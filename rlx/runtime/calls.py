@@ -199,11 +199,11 @@ _NUMPY = {
 }  # fmt: skip
 
 
-def _forget_locks() -> None:
+def _after_fork() -> None:
     """In a forked child no thread is in a program, whatever the parent's were in."""
     for program in list(_programs):
-        program.forget_lock()
+        program.after_fork()
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget_locks)
+    os.register_at_fork(after_in_child=_after_fork)

@@ -98,11 +98,11 @@ class Program:
         self.team.run(self._engine.address(abi.CHECKSUMS), words.ctypes.data)
         return sums.tobytes()
 
-    def start(self, weights: Block) -> None:
+    def start(self, weights: Block, alone: bool = False) -> None:
         """Run the prologue, with the packed weights in place."""
         self._weights = weights
         self._context[abi.WEIGHTS] = weights.address
-        self.team.run(self._jobs[abi.PROLOGUE], self.context)
+        self.team.run(self._jobs[abi.PROLOGUE], self.context, alone)
 
     @contextmanager
     def on_state(self, address: int) -> Generator[None]:
@@ -134,9 +134,17 @@ class Program:
         finally:
             native().unlock(lock)
 
-    def forget_lock(self) -> None:
-        """Free the lock, which a thread that this process doesn't have may hold."""
+    def after_fork(self) -> None:
+        """
+        In a forked child: free the lock, which a thread of the parent may hold.
+
+        It may have been in the midst of a step, which left counters in the arena. The prologue runs
+        on the calling thread, as a hook is no place to start others.
+        """
+        held = self._context[abi.LOCK]
         self._context[abi.LOCK] = 0
+        if held and self._weights is not None:
+            self._renew_arena(self._arena.nbytes, alone=True)
 
     def words(self, sizes: Mapping[str, int]) -> tuple[NDArray[np.int64], dict[str, int]]:
         """
@@ -158,12 +166,12 @@ class Program:
             self._renew_arena(end + end // 4)
         return offsets
 
-    def _renew_arena(self, nbytes: int) -> None:
+    def _renew_arena(self, nbytes: int, alone: bool = False) -> None:
         self._arena = Segment(nbytes, poison=self._poison)
         self._context[abi.ARENA] = self._arena.address
         # What the prologue makes lies at the arena's start.
         assert self._weights is not None
-        self.start(self._weights)
+        self.start(self._weights, alone)
 
     def bind_input(self, name: str, array: NDArray[np.generic]) -> None:
         """Let an input be read from an array, at the address that it has now."""

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import signal
 import threading
 from collections.abc import Callable
+from contextlib import nullcontext
 from functools import cache
 from typing import Any
 
@@ -197,6 +199,41 @@ def test_a_forked_child_calls_what_its_parent_prepared():
                 os._exit(1)
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
     check(run(call, x, w, 4.0), x, w, 4.0)
+
+
+ROWS, SUMS = "tensor<?x?xf32, #hir.dims<n, m>>", "tensor<?xf32, #hir.dims<n>>"
+REDUCED = f"""
+builtin.module attributes {{rlx.dims = #hir.dim_table<n = 0 to any, m = 0 to any>}} {{
+  func.func @main(%x: {ROWS} {{rlx.name = "x"}}) -> ({SUMS} {{rlx.name = "y"}}) {{
+    %y = mir.reduce sum %x axes [1] : {ROWS} -> {SUMS}
+    func.return %y : {SUMS}
+  }}
+}}
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
+@pytest.mark.parametrize("within", [False, True])
+def test_a_child_does_not_go_on_with_half_a_call_of_its_parent(within: bool):
+    """As a fork finds the arena while a thread is in a call: counters of shared rows not zero."""
+    b = build(REDUCED, Target.host())
+    p = Program(b.manifest, b.code, shared_team(None), Segment(64))
+    p.start(Segment(64))
+    x = np.ones((1, 1 << 20), np.float32)
+    call = Call(p, [Argument(F32, x.shape)], {"n": 1, "m": x.shape[1]})
+    assert run(call, x)[0] == x.size
+    arena = p._arena.view(0, np.uint8, [p._arena.nbytes])
+    before = arena.copy()
+    with p.held() if within else nullcontext():
+        if within:
+            arena[:] = 1
+        pid = os.fork()
+        if pid == 0:
+            signal.alarm(60)
+            os._exit(int(run(call, x)[0][0] != x.size))
+        arena[:] = before
+    assert os.waitpid(pid, 0)[1] == 0
+    assert run(call, x)[0] == x.size
 
 
 @pytest.mark.parametrize("size", [3, 1000])
