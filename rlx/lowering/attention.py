@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+from rlx.lowering.attention_units import in_turn, shared_heads
 from rlx.lowering.emitter import Function
 from rlx.lowering.kv_cache import LINE, Attention
 from rlx.lowering.online_softmax import (
@@ -234,7 +235,7 @@ def emit_attention_prefill(
     costly last tile to the first, to the threads in turn and back.
     """
     tile = Registers.of(f.target).rows
-    shared = _shared_heads(a, tile)
+    shared = shared_heads(a, tile * (a.row_bytes + state_bytes(a)), _STACK)
     scaled = f.alloca(shared * tile * a.row_bytes)
     states = f.alloca(shared * tile * state_bytes(a))
     weights = f.alloca(tile * PREFILL_KEYS * 4)
@@ -289,18 +290,4 @@ def emit_attention_prefill(
         f.for_(0, count, 1, [], lambda i, _: row(i, lambda p, s, o: finish(p, o, s)))
         return []
 
-    def round_(r: Value, _: list[Value]) -> list[Value]:
-        back = f.icmp("ne", f.and_(r, 1), 0)
-        place = f.select(back, f.sub(f.sub(nth, 1), tid), tid)
-        u = f.add(f.mul(r, nth), place)
-        f.if_(f.icmp("ult", u, units), lambda: unit(u))
-        return []
-
-    f.for_(0, f.udiv(f.add(units, f.sub(nth, 1)), nth), 1, [], round_)
-
-
-def _shared_heads(a: Attention, tile: int) -> int:
-    """Return how many heads of a group a prefill work unit takes: a divisor that fits the stack."""
-    head_bytes = tile * (a.row_bytes + state_bytes(a))
-    fits = [n for n in range(1, a.group + 1) if a.group % n == 0 and n * head_bytes <= _STACK]
-    return max(fits, default=1)
+    in_turn(f, units, tid, nth, unit)

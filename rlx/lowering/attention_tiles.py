@@ -17,6 +17,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from rlx.lowering import amx
+from rlx.lowering.attention_stack import HIGH, SCORES, SPAN, WEIGHTS, Stack, exp2_of_weights
+from rlx.lowering.attention_units import in_turn, shared_heads
 from rlx.lowering.emitter import Function
 from rlx.lowering.formats import load_float
 from rlx.lowering.kv_cache import LINE, Attention, load_cached
@@ -24,68 +26,16 @@ from rlx.lowering.online_softmax import larger_of
 from rlx.lowering.rows import VECTOR
 from rlx.lowering.target import PANEL, Target
 from rlx.lowering.values import Value, f32, i64
-from rlx.lowering.vmath_base import native_512, polynomial, scalef
 
-SPAN = 256
-"""Keys that are made into tiles at a time; a multiple of `HIGH`."""
-HIGH = 2 * amx.ROWS
-"""Queries of one head that are multiplied with keys together."""
+_BLOCKS = 2
+"""Blocks of queries of a head, at most, that share the tiles of keys and values."""
 _STACK = 128 * 1024
 """Bytes on the stack that the sums of a work unit may take."""
-_SCORES, _WEIGHTS = SPAN * 4 + LINE, SPAN * 2 + LINE
-"""Bytes from a query's scores, or weights, to the next one's: not a power of two."""
-
-_EXP2 = (0.99992661, 0.69580416, 0.22615288, 0.07796423)
-"""Coefficients of a polynomial for 2^x from 0 to 1, to 7.6e-5: weights are rounded to 2^-9."""
-_DOWN = 1
-"""How `vreduceps` rounds: to the whole number below."""
 
 
-def has_tiles(target: Target, a: Attention) -> bool:
+def runs_on_tiles(target: Target, a: Attention) -> bool:
     """Return whether an attention with queries of bf16 runs on the matrix unit."""
     return a.narrow and amx.has_amx(target) and a.head_dim % amx.DEPTH == 0 and a.scale > 0
-
-
-@dataclass(frozen=True)
-class _Unit:
-    """A work unit while it is written: what it works on, and where on the stack."""
-
-    f: Function
-    a: Attention
-    heads: int
-    """The heads of a unit, which share a kv head."""
-    blocks: int
-    """Blocks of `HIGH` queries of a head, at most."""
-
-    @property
-    def steps(self) -> int:
-        """Return the tiles of a row of a head."""
-        return self.a.head_dim // amx.DEPTH
-
-    @property
-    def query_bytes(self) -> int:
-        """Return the size of a block's queries."""
-        return HIGH * self.a.query_bytes
-
-    @property
-    def sum_bytes(self) -> int:
-        """Return the size of a block's sums."""
-        return HIGH * self.a.row_bytes
-
-    def places(self) -> list[Value]:
-        """Return stack memory for all parts of a unit."""
-        count, span_bytes = self.heads * self.blocks, SPAN * self.a.query_bytes
-        sizes = [
-            count * self.query_bytes,
-            span_bytes,
-            span_bytes,
-            HIGH * _SCORES,
-            HIGH * _WEIGHTS,
-            count * self.sum_bytes,
-            count * HIGH * 8,
-            HIGH * 4,
-        ]
-        return [self.f.alloca(size) for size in sizes]
 
 
 def emit_attention_tiles(
@@ -106,35 +56,27 @@ def emit_attention_tiles(
     q, out bf16 [rows][heads][head_dim]; K and V of these positions are in the cache. Units go from
     the costly last queries to the first, to the threads in turn and back.
     """
-    blocks = 2
-    fits = [n for n in range(1, a.group + 1) if a.group % n == 0]
-    most = [n for n in fits if n * blocks * HIGH * a.row_bytes <= _STACK]
-    unit = _Unit(f, a, max(most, default=1), blocks)
-    kernel = _Kernel(unit, q, k, v, out, rows, past, *unit.places())
+    heads = shared_heads(a, _BLOCKS * HIGH * a.row_bytes, _STACK)
+    stack = Stack.of(f, a.head_dim, heads * _BLOCKS, heads * _BLOCKS)
+    kernel = _Kernel(f, a, heads, stack, q, k, v, out, rows, past)
     amx.configure(f)
     first = f.udiv(past, HIGH)
     count = f.sub(f.udiv(f.add(f.add(past, rows), HIGH - 1), HIGH), first)
-    shares = a.heads // unit.heads
+    shares = a.heads // heads
     # Blocks in pairs share the tiles of keys and values; few of them are rather spread.
     many = f.icmp("uge", f.mul(count, shares), f.mul(nth, 8))
-    pace = f.select(many, i64(blocks), i64(1))
+    pace = f.select(many, i64(_BLOCKS), i64(1))
     units = f.mul(f.udiv(f.add(count, f.sub(pace, 1)), pace), shares)
 
     def run(u: Value) -> list[Value]:
         rank = f.sub(f.sub(units, 1), u)
         step = f.udiv(rank, shares)
-        head = f.mul(f.sub(rank, f.mul(step, shares)), unit.heads)
+        head = f.mul(f.sub(rank, f.mul(step, shares)), heads)
         begin = f.mul(step, pace)
         kernel.unit(head, f.add(first, begin), f.umin(pace, f.sub(count, begin)))
         return []
 
-    def round_(r: Value, _: list[Value]) -> list[Value]:
-        back = f.icmp("ne", f.and_(r, 1), 0)
-        u = f.add(f.mul(r, nth), f.select(back, f.sub(f.sub(nth, 1), tid), tid))
-        f.if_(f.icmp("ult", u, units), lambda: run(u))
-        return []
-
-    f.for_(0, f.udiv(f.add(units, f.sub(nth, 1)), nth), 1, [], round_)
+    in_turn(f, units, tid, nth, run)
     amx.release(f)
 
 
@@ -142,27 +84,31 @@ def emit_attention_tiles(
 class _Kernel:
     """What all units of a launch have in common."""
 
-    u: _Unit
+    f: Function
+    a: Attention
+    heads: int
+    """The heads of a unit, which share a kv head."""
+    stack: Stack
     q: Value
     k: Value
     v: Value
     out: Value
     rows: Value
     past: Value
-    queries: Value
-    key_tiles: Value
-    value_tiles: Value
-    scores: Value
-    weights: Value
-    sums: Value
-    state: Value
-    """A block's largest scores so far, then the sums of its weights, f32 [HIGH] each."""
-    factors: Value
-    """What a block's sums are multiplied with before a span is added, f32 [HIGH]."""
+
+    @property
+    def query_bytes(self) -> int:
+        """Return the size of a block's queries."""
+        return HIGH * self.a.query_bytes
+
+    @property
+    def sum_bytes(self) -> int:
+        """Return the size of a block's sums."""
+        return HIGH * self.a.row_bytes
 
     def unit(self, head: Value, block: Value, blocks: Value) -> None:
         """Emit a unit: `blocks` blocks of queries, the first of them the `block`-th of all."""
-        f, a = self.u.f, self.u.a
+        f, a = self.f, self.a
         total = f.add(self.past, self.rows)
         end = f.umin(f.mul(f.add(block, blocks), HIGH), total)
         kv_head = f.udiv(head, a.group)
@@ -172,12 +118,12 @@ class _Kernel:
             """Emit body(first position, head, number) for the unit's blocks of queries."""
 
             def one(i: Value, _: list[Value]) -> list[Value]:
-                b = f.udiv(i, self.u.heads)
-                h = f.sub(i, f.mul(b, self.u.heads))
+                b = f.udiv(i, self.heads)
+                h = f.sub(i, f.mul(b, self.heads))
                 body(f.mul(f.add(block, b), HIGH), f.add(head, h), i)
                 return []
 
-            f.for_(0, f.mul(blocks, self.u.heads), 1, [], one)
+            f.for_(0, f.mul(blocks, self.heads), 1, [], one)
 
         def span(start: Value, _: list[Value]) -> list[Value]:
             here = f.umin(f.sub(end, start), SPAN)
@@ -201,14 +147,14 @@ class _Kernel:
 
     def _load_queries(self, position: Value, head: Value, i: Value) -> None:
         """Copy a block's queries; where there is none, another: its result is not written."""
-        f, a = self.u.f, self.u.a
+        f, a = self.f, self.a
 
         def row(r: Value, _: list[Value]) -> list[Value]:
             n = f.sub(f.add(position, r), self.past)
             n = f.intrinsic("smin", "i64", n, f.sub(self.rows, 1))
             n = f.intrinsic("smax", "i64", n, i64(0))
             source = f.at(f.at(self.q, n, a.heads * a.query_bytes), head, a.query_bytes)
-            to = f.at(f.at(self.queries, i, self.u.query_bytes), r, a.query_bytes)
+            to = f.at(f.at(self.stack.queries, i, self.query_bytes), r, a.query_bytes)
             for line in range(0, a.query_bytes, LINE):
                 f.store(f.load("<8 x i64>", f.at(source, line)), f.at(to, line), align=64)
             return []
@@ -217,13 +163,13 @@ class _Kernel:
 
     def _key_tiles(self, k: Value, count: Value) -> None:
         """Write `count` keys as tiles `[keys / 16][head_dim / 32]`, those beyond as they come."""
-        f, a = self.u.f, self.u.a
+        f, a = self.f, self.a
 
         def pair(j: Value, _: list[Value]) -> list[Value]:
             # A block of 16 keys is head_dim / 2 pairs of features, in the cache and here.
             at = f.at(k, j, 2 * a.chunk_bytes)
             both = load_cached(f, a, at), load_cached(f, a, f.at(at, a.chunk_bytes))
-            f.store(amx.pairs(f, *both), f.at(self.key_tiles, j, LINE), align=64)
+            f.store(amx.pairs(f, *both), f.at(self.stack.key_tiles, j, LINE), align=64)
             return []
 
         blocks = f.lshr(f.add(count, PANEL - 1), 4)
@@ -235,11 +181,11 @@ class _Kernel:
 
         Returns whether all of them are finite.
         """
-        f, a = self.u.f, self.u.a
+        f, a = self.f, self.a
 
         def pair(j: Value, load: Callable[[Value, int], Value], left: Value) -> list[Value]:
             group, row = f.lshr(j, 4), f.and_(j, amx.ROWS - 1)
-            to = f.at(f.at(self.value_tiles, group, a.chunks * amx.TILE_BYTES), row, LINE)
+            to = f.at(f.at(self.stack.value_tiles, group, a.chunks * amx.TILE_BYTES), row, LINE)
             for chunk in range(a.chunks):
                 both = [load(f.add(f.mul(j, 2), n), chunk) for n in range(2)]
                 f.store(amx.pairs(f, *both), f.at(to, chunk * amx.TILE_BYTES), align=64)
@@ -272,10 +218,10 @@ class _Kernel:
         On the matrix unit a value is multiplied with a weight of 0, too. Where values are not all
         `finite` a block's own are therefore added one by one, each to the queries that see it.
         """
-        f, a = self.u.f, self.u.a
-        queries = f.at(self.queries, i, self.u.query_bytes)
-        sums = f.at(self.sums, i, self.u.sum_bytes)
-        state = f.at(self.state, i, HIGH * 8)
+        f, a = self.f, self.a
+        queries = f.at(self.stack.queries, i, self.query_bytes)
+        sums = f.at(self.stack.sums, i, self.sum_bytes)
+        state = f.at(self.stack.state, i, HIGH * 8)
         first = f.icmp("eq", start, 0)
         self._scores(queries, keys)
 
@@ -285,14 +231,7 @@ class _Kernel:
 
         f.for_(0, HIGH, 1, [], row)
 
-        def rescale(r: Value, _: list[Value]) -> list[Value]:
-            factor = f.splat(f.load("float", f.at(self.factors, r, 4)), PANEL)
-            for c in range(a.chunks):
-                at = f.at(f.at(sums, r, a.row_bytes), c * LINE)
-                f.store(f.fmul(f.load(VECTOR, at), factor), at)
-            return []
-
-        f.if_(first, list, lambda: f.for_(0, HIGH, 1, [], rescale))
+        f.if_(first, list, lambda: self.stack.rescale(f, sums, HIGH))
         here = f.icmp("ult", diagonal, SPAN)
         apart = f.and_(here, f.xor(finite, 1))
         tiled = f.select(apart, f.sub(keys, HIGH), keys)
@@ -303,10 +242,10 @@ class _Kernel:
 
     def _own_values(self, sums: Value, diagonal: Value, v: Value) -> None:
         """Add weights times values of a block's own keys, those that each query sees."""
-        f, a = self.u.f, self.u.a
+        f, a = self.f, self.a
 
         def row(r: Value, _: list[Value]) -> list[Value]:
-            weights = f.at(f.at(self.weights, r, _WEIGHTS), diagonal, 2)
+            weights = f.at(f.at(self.stack.weights, r, WEIGHTS), diagonal, 2)
 
             def key(j: Value, _: list[Value]) -> list[Value]:
                 weight = f.splat(load_float(f, "bf16", f.at(weights, j, 2), 1), PANEL)
@@ -323,30 +262,30 @@ class _Kernel:
 
     def _scores(self, queries: Value, keys: Value) -> None:
         """Write the scores of a block's queries on `keys` keys, a multiple of 32."""
-        f, a = self.u.f, self.u.a
+        f, a = self.f, self.a
         sums, query, key = (0, 1), (4, 5), 6
 
         def tile(j: Value, _: list[Value]) -> list[Value]:
-            at = f.at(self.key_tiles, j, self.u.steps * amx.TILE_BYTES)
+            at = f.at(self.stack.key_tiles, j, (a.head_dim // amx.DEPTH) * amx.TILE_BYTES)
             for c in sums:
                 amx.zero(f, c)
-            for step in range(self.u.steps):
+            for step in range(a.head_dim // amx.DEPTH):
                 amx.load(f, key, f.at(at, step * amx.TILE_BYTES), LINE)
                 for c, x in zip(sums, query, strict=True):
                     row = f.at(queries, c * amx.ROWS * a.query_bytes + step * LINE)
                     amx.load(f, x, row, a.query_bytes)
                     amx.multiply(f, c, x, key)
-            to = f.at(self.scores, j, LINE)
+            to = f.at(self.stack.scores, j, LINE)
             for c in sums:
-                amx.store(f, c, f.at(to, c * amx.ROWS * _SCORES), _SCORES)
+                amx.store(f, c, f.at(to, c * amx.ROWS * SCORES), SCORES)
             return []
 
         f.for_(0, f.lshr(keys, 4), 1, [], tile)
 
     def _softmax(self, r: Value, seen: Value, keys: Value, state: Value, first: Value) -> None:
         """Make weights of a row's scores, zero from the `seen`-th key on, and update its state."""
-        f, a = self.u.f, self.u.a
-        scores, weights = f.at(self.scores, r, _SCORES), f.at(self.weights, r, _WEIGHTS)
+        f, a = self.f, self.a
+        scores, weights = f.at(self.stack.scores, r, SCORES), f.at(self.stack.weights, r, WEIGHTS)
         largest_at, total_at = f.at(state, r, 4), f.at(f.at(state, HIGH * 4), r, 4)
         scale = f.splat(f32(a.scale * math.log2(math.e)), PANEL)
         lanes = [f.vector("i32", range(n, n + PANEL)) for n in (0, PANEL)]
@@ -386,7 +325,7 @@ class _Kernel:
 
         def go_on() -> list[Value]:
             factor = f.extract(exp2_of_weights(f, f.splat(f.fsub(old, top), PANEL)), 0)
-            f.store(factor, f.at(self.factors, r, 4))
+            f.store(factor, f.at(self.stack.factors, r, 4))
             return [f.fma(f.load("float", total_at), factor, total)]
 
         f.store(f.if_(first, lambda: [total], go_on)[0], total_at)
@@ -395,7 +334,7 @@ class _Kernel:
         self, sums: Value, r: int, chunk: int, count: int, keys: Value, first: Value
     ) -> None:
         """Add weights times values to `count` tiles of features of 16 rows, from `chunk` on."""
-        f, a = self.u.f, self.u.a
+        f, a = self.f, self.a
         weight, value = 4, 5
         spots = [f.at(sums, r * amx.ROWS * a.row_bytes + (chunk + c) * LINE) for c in range(count)]
 
@@ -410,10 +349,10 @@ class _Kernel:
             return []
 
         def step(i: Value, _: list[Value]) -> list[Value]:
-            row = f.at(f.at(self.weights, r * amx.ROWS * _WEIGHTS), i, LINE)
-            amx.load(f, weight, row, _WEIGHTS)
+            row = f.at(f.at(self.stack.weights, r * amx.ROWS * WEIGHTS), i, LINE)
+            amx.load(f, weight, row, WEIGHTS)
             tiles = f.at(
-                f.at(self.value_tiles, i, a.chunks * amx.TILE_BYTES), chunk * amx.TILE_BYTES
+                f.at(self.stack.value_tiles, i, a.chunks * amx.TILE_BYTES), chunk * amx.TILE_BYTES
             )
             for c in range(count):
                 amx.load(f, value + c % 3, f.at(tiles, c * amx.TILE_BYTES), LINE)
@@ -427,9 +366,9 @@ class _Kernel:
 
     def _finish(self, position: Value, head: Value, i: Value) -> None:
         """Write the results of a block's queries that are asked for."""
-        f, a = self.u.f, self.u.a
-        sums = f.at(self.sums, i, self.u.sum_bytes)
-        totals = f.at(f.at(self.state, i, HIGH * 8), HIGH * 4)
+        f, a = self.f, self.a
+        sums = f.at(self.stack.sums, i, self.sum_bytes)
+        totals = f.at(f.at(self.stack.state, i, HIGH * 8), HIGH * 4)
 
         def write(n: Value, r: Value) -> list[Value]:
             inverse = f.splat(f.fdiv(f32(1.0), f.load("float", f.at(totals, r, 4))), PANEL)
@@ -446,10 +385,3 @@ class _Kernel:
             return []
 
         f.for_(0, HIGH, 1, [], row)
-
-
-def exp2_of_weights(f: Function, x: Value) -> Value:
-    """Return 2^x for x <= 0, -infinity too, to 7.6e-5."""
-    # x less its floor, which is what `scalef` adds to the exponent.
-    part = native_512(f, "mask.reduce.ps", x, _DOWN)
-    return scalef(f, polynomial(f, _EXP2, part), x)

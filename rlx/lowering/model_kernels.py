@@ -27,7 +27,7 @@ from rlx.lowering.attention import (
     emit_attention_prefill,
     emit_attention_rows,
 )
-from rlx.lowering.attention_tiles import emit_attention_tiles, has_tiles
+from rlx.lowering.attention_tiles import emit_attention_tiles, runs_on_tiles
 from rlx.lowering.body import Body, width_of
 from rlx.lowering.contract import Group
 from rlx.lowering.formats import emit_unpack_row
@@ -238,7 +238,7 @@ def emit_attention(body: Body) -> None:
         )
         return
     past = body.f.sub(keys, body.size(rows))
-    emit = emit_attention_tiles if has_tiles(body.f.target, facts) else emit_attention_prefill
+    emit = emit_attention_tiles if runs_on_tiles(body.f.target, facts) else emit_attention_prefill
     emit(body.f, facts, q, k, v, out, body.size(rows), past, body.tid, body.threads)
 
 

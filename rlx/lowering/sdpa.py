@@ -11,6 +11,7 @@ from rlx.dialects.common import dims_of, element_of
 from rlx.dialects.primitives import SdpaOp
 from rlx.errors import RlxError
 from rlx.lowering.attention_blocks import QUERIES, Blocks, up_to
+from rlx.lowering.attention_units import in_turn
 from rlx.lowering.body import Body
 from rlx.lowering.dot_blocks import Shapes
 from rlx.lowering.dot_matrix import Matrix, up
@@ -39,14 +40,7 @@ def emit_sdpa(body: Body) -> None:
         a.unit(heads, f.mul(block, QUERIES))
         return []
 
-    def round_(r: Value, _: list[Value]) -> list[Value]:
-        back = f.icmp("ne", f.and_(r, 1), 0)
-        place = f.select(back, f.sub(f.sub(body.threads, 1), body.tid), body.tid)
-        u = f.add(f.mul(r, body.threads), place)
-        return f.if_(f.icmp("ult", u, units), lambda: unit(u))
-
-    rounds = f.udiv(f.add(units, f.sub(body.threads, 1)), body.threads)
-    f.for_(0, rounds, 1, [], round_)
+    in_turn(f, units, body.tid, body.threads, unit)
 
 
 @dataclass

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from rlx.errors import RlxError
 from rlx.lowering import amx
-from rlx.lowering.attention_tiles import HIGH, SPAN, exp2_of_weights
+from rlx.lowering.attention_stack import HIGH, SCORES, SPAN, WEIGHTS, Stack, exp2_of_weights
 from rlx.lowering.body import Body, width_of
 from rlx.lowering.emitter import Function
 from rlx.lowering.kv_cache import LINE
@@ -34,8 +34,6 @@ if TYPE_CHECKING:
 
 _SUMS = 64 * 1024
 """Bytes on the stack that the sums of a unit's queries take at most."""
-_SCORES, _WEIGHTS = SPAN * 4 + LINE, SPAN * 2 + LINE
-"""Bytes from a query's scores, or weights, to the next one's: not a power of two."""
 _WORD = 2
 """Bytes of a bf16."""
 _ROWS = 4
@@ -56,18 +54,7 @@ class TileAttention:
     k: Value
     v: Value
     out: Value
-    queries: Value
-    """A block's, one behind the other."""
-    key_tiles: Value
-    value_tiles: Value
-    scores: Value
-    weights: Value
-    sums: Value
-    """Of all of the unit's queries."""
-    state: Value
-    """Of a block: largest scores so far, then the sums of weights, f32 [HIGH] each."""
-    factors: Value
-    """What a block's sums are multiplied with before a span is added, or at last, f32 [HIGH]."""
+    stack: Stack
 
     @staticmethod
     def of(body: Body, op: SegmentAttentionOp) -> TileAttention:
@@ -79,16 +66,10 @@ class TileAttention:
                 f"{amx.DEPTH} features, got {head_dim}: cast its operands to f32"
             )
         q, k, v = (body.pointers[x] for x in op.args[:3])
-        row = head_dim * _WORD
-        blocks = _blocks(head_dim)
-        sizes = [
-            HIGH * row, SPAN * row, SPAN * row, HIGH * _SCORES, HIGH * _WEIGHTS,
-            blocks * HIGH * 2 * row, blocks * HIGH * 8, HIGH * 4,
-        ]  # fmt: skip
-        places = [f.alloca(size) for size in sizes]
+        stack = Stack.of(f, head_dim, _blocks(head_dim), 1)
         scale = op.scale * math.log2(math.e)
         stride = width_of(op.args[0]) * _WORD
-        return TileAttention(f, head_dim, stride, scale, q, k, v, body.outs[0], *places)
+        return TileAttention(f, head_dim, stride, scale, q, k, v, body.outs[0], stack)
 
     @property
     def row(self) -> int:
@@ -143,7 +124,7 @@ class TileAttention:
 
         def tile(b: Value, _: list[Value]) -> list[Value]:
             rows = [f.at(k, f.umin(f.add(b, n), last), self.stride) for n in range(PANEL)]
-            to = f.at(self.key_tiles, b, self.row)
+            to = f.at(self.stack.key_tiles, b, self.row)
             for step in range(self.steps):
                 # What is multiplied with a pair of features is next to it: words of 32 bits.
                 words = [f.load(VECTOR, f.at(row, step * LINE), align=2) for row in rows]
@@ -162,7 +143,7 @@ class TileAttention:
         def pair(j: Value, _: list[Value]) -> list[Value]:
             rows = [f.at(v, f.umin(f.add(f.mul(j, 2), n), last), self.stride) for n in range(2)]
             group, line = f.lshr(j, 4), f.and_(j, amx.ROWS - 1)
-            to = f.at(f.at(self.value_tiles, group, self.chunks * amx.TILE_BYTES), line, LINE)
+            to = f.at(f.at(self.stack.value_tiles, group, self.chunks * amx.TILE_BYTES), line, LINE)
             for step in range(self.steps):
                 a, b = (f.load("<32 x i16>", f.at(row, step * LINE), align=2) for row in rows)
                 for half in range(2):
@@ -181,19 +162,12 @@ class TileAttention:
     def _attend(self, q: Value, b: Value, rows: Value, keys: Value, first: Value) -> None:
         """Emit the attention of up to 32 queries to a span of keys, the first one or another."""
         f = self.f
-        state, sums = f.at(self.state, b, 8), f.at(self.sums, b, 2 * self.row)
+        state, sums = f.at(self.stack.state, b, 8), f.at(self.stack.sums, b, 2 * self.row)
         self._load_queries(q, rows)
         self._scores(self._whole(keys))
         f.for_(0, rows, _ROWS, [], lambda r, _: self._softmax(r, keys, state, first) or [])
 
-        def rescale(r: Value, _: list[Value]) -> list[Value]:
-            factor = f.splat(f.load("float", f.at(self.factors, r, 4)), PANEL)
-            for c in range(self.chunks):
-                at = f.at(f.at(sums, r, 2 * self.row), c * LINE)
-                f.store(f.fmul(f.load(VECTOR, at), factor), at)
-            return []
-
-        f.if_(first, list, lambda: f.for_(0, rows, 1, [], rescale))
+        f.if_(first, list, lambda: self.stack.rescale(f, sums, rows))
         for c in range(0, self.chunks, 2):
             self._values(f.at(sums, c * LINE), c, self._whole(keys), first)
 
@@ -204,7 +178,7 @@ class TileAttention:
         def row(r: Value, _: list[Value]) -> list[Value]:
             source = f.at(q, f.umin(r, f.sub(rows, 1)), self.stride)
             for line in range(0, self.row, LINE):
-                at = f.at(f.at(self.queries, r, self.row), line)
+                at = f.at(f.at(self.stack.queries, r, self.row), line)
                 f.store(f.load(VECTOR, f.at(source, line), align=2), at, align=64)
             return []
 
@@ -215,21 +189,21 @@ class TileAttention:
         f = self.f
 
         def pair(j: Value, _: list[Value]) -> list[Value]:
-            at = f.at(self.key_tiles, j, self.row)
+            at = f.at(self.stack.key_tiles, j, self.row)
             for c in range(4):
                 amx.zero(f, c)
             for step in range(self.steps):
                 for n in range(2):
-                    block = f.at(self.queries, n * amx.ROWS * self.row + step * LINE)
+                    block = f.at(self.stack.queries, n * amx.ROWS * self.row + step * LINE)
                     amx.load(f, 4 + n, block, self.row)
                     tile = f.at(at, (n * self.steps + step) * amx.TILE_BYTES)
                     amx.load(f, 6 + n, tile, LINE)
                 for c in range(4):
                     amx.multiply(f, c, 4 + c // 2, 6 + c % 2)
-            to = f.at(self.scores, j, 4)
+            to = f.at(self.stack.scores, j, 4)
             for c in range(4):
-                spot = f.at(to, c // 2 * amx.ROWS * _SCORES + c % 2 * LINE)
-                amx.store(f, c, spot, _SCORES)
+                spot = f.at(to, c // 2 * amx.ROWS * SCORES + c % 2 * LINE)
+                amx.store(f, c, spot, SCORES)
             return []
 
         f.for_(0, keys, amx.DEPTH, [], pair)
@@ -246,7 +220,7 @@ class TileAttention:
         seen = [f.icmp("slt", lane, left) for lane in lanes]
 
         def pair(row: Value, at: Value) -> list[Value]:
-            start = f.at(f.at(self.scores, row, _SCORES), at, 4)
+            start = f.at(f.at(self.stack.scores, row, SCORES), at, 4)
             return [f.load(VECTOR, f.at(start, n * LINE)) for n in range(2)]
 
         def larger(at: Value, tops: list[Value]) -> list[Value]:
@@ -271,7 +245,7 @@ class TileAttention:
 
         def weigh(n: int, at: Value, values: list[Value], total: Value) -> Value:
             both = [exp2_of_weights(f, f.fma(v, scale, shifts[n])) for v in values]
-            to = f.at(f.at(self.weights, rows[n], _WEIGHTS), at, _WORD)
+            to = f.at(f.at(self.stack.weights, rows[n], WEIGHTS), at, _WORD)
             f.store(amx.joined(f, *both), to, align=64)
             return f.fadd(total, f.fadd(*both))
 
@@ -286,7 +260,7 @@ class TileAttention:
             found: list[Value] = []
             for row, old, top, total in zip(rows, olds, largest, sums, strict=True):
                 factor = f.extract(exp2_of_weights(f, f.splat(f.fsub(old, top), PANEL)), 0)
-                f.store(factor, f.at(self.factors, row, 4))
+                f.store(factor, f.at(self.stack.factors, row, 4))
                 found.append(f.fma(f.load("float", f.at(totals_at, row, 4)), factor, total))
             return found
 
@@ -306,10 +280,10 @@ class TileAttention:
             return []
 
         def step(i: Value, _: list[Value]) -> list[Value]:
-            tiles = f.at(f.at(self.value_tiles, i, self.row), chunk * amx.TILE_BYTES)
+            tiles = f.at(f.at(self.stack.value_tiles, i, self.row), chunk * amx.TILE_BYTES)
             for n in range(2):
-                block = f.at(f.at(self.weights, n * amx.ROWS * _WEIGHTS), i, _WORD)
-                amx.load(f, 4 + n, block, _WEIGHTS)
+                block = f.at(f.at(self.stack.weights, n * amx.ROWS * WEIGHTS), i, _WORD)
+                amx.load(f, 4 + n, block, WEIGHTS)
                 amx.load(f, 6 + n, f.at(tiles, n * amx.TILE_BYTES), LINE)
             for c in range(4):
                 amx.multiply(f, c, 4 + c // 2, 6 + c % 2)
@@ -326,14 +300,14 @@ class TileAttention:
     def _finish(self, out: Value, b: Value, rows: Value) -> None:
         """Write a block's results: sums of values over those of weights."""
         f = self.f
-        totals = f.at(f.at(self.state, b, 8), HIGH * 4)
-        sums = f.at(self.sums, b, 2 * self.row)
+        totals = f.at(f.at(self.stack.state, b, 8), HIGH * 4)
+        sums = f.at(self.stack.sums, b, 2 * self.row)
         for n in range(0, HIGH * 4, LINE):
             inverse = f.fdiv(f.splat(f32(1.0), PANEL), f.load(VECTOR, f.at(totals, n)))
-            f.store(inverse, f.at(self.factors, n))
+            f.store(inverse, f.at(self.stack.factors, n))
 
         def row(r: Value, _: list[Value]) -> list[Value]:
-            inverse = f.splat(f.load("float", f.at(self.factors, r, 4)), PANEL)
+            inverse = f.splat(f.load("float", f.at(self.stack.factors, r, 4)), PANEL)
             own, to = f.at(sums, r, 2 * self.row), f.at(out, r, self.stride)
             for c in range(0, self.chunks, 2):
                 both = [f.fmul(f.load(VECTOR, f.at(own, (c + n) * LINE)), inverse) for n in (0, 1)]

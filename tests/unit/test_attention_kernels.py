@@ -15,7 +15,7 @@ from rlx.lowering.attention import (
     emit_attention_decode,
     emit_attention_prefill,
 )
-from rlx.lowering.attention_tiles import emit_attention_tiles, has_tiles
+from rlx.lowering.attention_tiles import emit_attention_tiles, runs_on_tiles
 from rlx.lowering.emitter import Function
 from rlx.lowering.kv_cache import Attention, store_k_panel, store_v_panel
 from rlx.lowering.rows import VECTOR
@@ -73,7 +73,7 @@ def narrow_kernel(level: str, a: Attention) -> Kernel:
     """Return the kernel of bf16 queries: on the matrix unit where the level has one."""
 
     def body(f: Function) -> None:
-        emit = emit_attention_tiles if has_tiles(f.target, a) else emit_attention_prefill
+        emit = emit_attention_tiles if runs_on_tiles(f.target, a) else emit_attention_prefill
         emit(f, a, *f.params)
 
     return compile_kernel(level, PREFILL, body)
