@@ -14,6 +14,7 @@ import random
 import re
 import shlex
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
@@ -184,18 +185,52 @@ def fuzz_count() -> Callable[[int, int], int]:
     return lambda full, sample: full if is_full() else sample
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line(
+        "markers", "sample(count): so many of a test's cases, all of them under RLX_FUZZ=full"
+    )
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """
     Leave out most instruction-set levels of the cases of a test, except under RLX_FUZZ=full.
 
     A case, which is the parameters besides `level`, stays at the host's level, and at others in
-    turn: every test runs at every level. What is asked for by its name runs.
+    turn: every test runs at every level. Of a test marked `sample`, so many of those that are left
+    stay. What is asked for by its name runs.
     """
     if is_full() or any("::" in arg for arg in config.args):
         return
     left_out = {item for cases in by_level(items).values() for item in beyond_sample(cases)}
+    left_out |= set(beyond_mark([item for item in items if item not in left_out]))
     config.hook.pytest_deselected(items=[item for item in items if item in left_out])
     items[:] = [item for item in items if item not in left_out]
+
+
+def beyond_mark(items: Sequence[pytest.Item]) -> Iterator[pytest.Item]:
+    """Return what the marks leave out."""
+    found: dict[str, list[pytest.Item]] = {}
+    for item in items:
+        if item.get_closest_marker("sample"):
+            found.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    for cases in found.values():
+        mark = cases[0].get_closest_marker("sample")
+        assert mark is not None
+        values = [getattr(item, "callspec").params.items() for item in cases]
+        kept = spread([[f"{name} {value!r}" for name, value in v] for v in values], *mark.args)
+        yield from (item for i, item in enumerate(cases) if i not in kept)
+
+
+def spread(cases: Sequence[Sequence[str]], count: int) -> set[int]:
+    """Return which of the cases to keep: each value of each parameter about as often."""
+    left = random.Random(len(cases)).sample(range(len(cases)), len(cases))
+    times, kept = Counter[str](), set[int]()
+    while left and len(kept) < count:
+        least = min(left, key=lambda i: sum(times[value] for value in cases[i]))
+        times.update(cases[least])
+        left.remove(least)
+        kept.add(least)
+    return kept
 
 
 def by_level(items: Sequence[pytest.Item]) -> dict[str, Cases]:

@@ -128,6 +128,7 @@ class Case:
         return out.array(np.float32, a.heads, a.head_dim)
 
 
+@pytest.mark.sample(16)
 @pytest.mark.parametrize("level", [levels()[0], levels()[-1]])
 @pytest.mark.parametrize("shape", [*SHAPES, (12, 1, 64), (3, 3, 32), (40, 2, 96)])
 @every_format
@@ -187,6 +188,7 @@ def test_prefill(shape: tuple[int, int, int], level: str, kept: str):
     np.testing.assert_array_equal(np.concatenate(parts), whole)
 
 
+@pytest.mark.sample(15)
 @pytest.mark.parametrize("level", levels())
 @pytest.mark.parametrize("shape", SHAPES)
 @every_format

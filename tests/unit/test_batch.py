@@ -81,6 +81,7 @@ def logits_of(batch: Batch, answers: Sequence[Answer]) -> list[np.ndarray]:
 PROMPTS = [tokens(n, seed=n) for n in (3, 40, 1, 17, 523, 128, 2, 64, 300)]
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("precision", ["exact", "fast"])
 @pytest.mark.parametrize("name", SHAPES)
 def test_logits_are_those_of_decode_to_the_bit(name: str, precision: str, tmp_path: Path):

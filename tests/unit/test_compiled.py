@@ -107,6 +107,7 @@ class Text:
 # Kernel families
 
 
+@pytest.mark.sample(5)
 @at_levels
 @pytest.mark.parametrize("dims", [("n",), (3, 5, 17), (16, "n"), ()])
 def test_elementwise(dims: tuple[int | str, ...], level: str):
@@ -146,6 +147,7 @@ def test_rms_norm():
     fuzz.check(t.case(steps), LEVELS, 1e-12)
 
 
+@pytest.mark.sample(20)
 @at_levels
 @pytest.mark.parametrize("rows", [1, "n"])
 @pytest.mark.parametrize(

@@ -265,6 +265,7 @@ def in_lanes(row: np.ndarray, values: np.ndarray, lanes: int) -> np.ndarray:
     return sums[:, 0]
 
 
+@pytest.mark.sample(40)
 @pytest.mark.parametrize("name", FORMATS)
 @pytest.mark.parametrize(
     ("n", "chunks"), [(1, 1), (15, 2), (17, 18), (48, 48), (100, 3), (33, 280)]

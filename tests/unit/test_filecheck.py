@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from conftest import FileCheckError, beyond_sample, run_line
+from conftest import FileCheckError, beyond_sample, run_line, spread
 
 WEIGHT = 'hir.weight @w "w" : tensor<3xf32>'
 BAD = 'hir.weight @w "w" : tensor<-3xf32>'
@@ -75,3 +75,14 @@ def test_levels_of_a_sample():
                 seen = {name.split()[1] for name in kept if int(name.split()[0]) % period == 0}
                 assert seen == {*others, "host"}
     assert list(beyond_sample({"": ["host"]})) == []
+
+
+def test_a_marks_sample_has_each_value_of_each_parameter():
+    cases = [[f"x {x}", f"y {y}"] for x in range(13) for y in range(4)]
+    for count in (13, 20, 26):
+        kept = [cases[i] for i in spread(cases, count)]
+        assert len(kept) == count
+        for values, most in (({x for x, _ in cases}, 13), ({y for _, y in cases}, 4)):
+            turns = [sum(value in case for case in kept) for value in values]
+            assert 1 <= min(turns) <= max(turns) <= -(-count // most) + 1, count
+    assert len(spread(cases, 100)) == 52

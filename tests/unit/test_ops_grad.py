@@ -348,6 +348,7 @@ NAMED: list[Any] = [
 ]  # fmt: skip
 
 
+@pytest.mark.sample(10)
 @pytest.mark.parametrize(("cls", "shapes", "options"), NAMED)
 def test_dimensions_may_have_names(
     cls: type[NamedOp], shapes: Sequence[Sequence[Dim]], options: dict[str, Any]

@@ -138,6 +138,7 @@ def test_rows_whose_sizes_have_no_bound(dtype: str, down: bool, level: str):
             assert values.tobytes() == np.take_along_axis(x, order, -1).tobytes()
 
 
+@pytest.mark.sample(16)
 @pytest.mark.parametrize("dtype", ["f4", "f8", "i1", "i2", "i4", "i8"])
 @pytest.mark.parametrize("n", [1, 48, 49, 128, 192, 193, 600, MAX_STACK // 16 + 5])
 def test_the_first_of_rows_of_all_sizes(n: int, dtype: str, fuzz_count: Callable[[int, int], int]):

@@ -151,6 +151,7 @@ def text_of(
     }}"""
 
 
+@pytest.mark.sample(5)
 @pytest.mark.parametrize("level", levels())
 @pytest.mark.parametrize("dtype", ["f4", "f8"])
 @pytest.mark.parametrize("cell", LAYERS)

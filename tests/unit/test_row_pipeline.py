@@ -196,6 +196,7 @@ def test_reductions_are_done_early_in_the_middle_or_last(name: str):
     assert set(compiled(name).taken) == ({expected} if expected else set())
 
 
+@pytest.mark.sample(24)
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize("shape", [(64, 33000), (2100, 1027), (35, 61007), (33, 65536)], ids=str)
 def test_rows_in_turn_give_the_bits_of_rows_alone(name: str, shape: tuple[int, int]):
