@@ -69,7 +69,7 @@ def check(level: str, k: int, groups: list[Group], fast: bool = False, seed: int
                     np.testing.assert_array_equal(row[~nan], expected.view(np.uint32)[~nan])
 
 
-@pytest.mark.sample(14)
+@pytest.mark.sample(20)
 @pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("name", FORMATS)
 def test_products(name: str, level: str):
