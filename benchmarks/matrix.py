@@ -123,6 +123,7 @@ def rlx_worker(threads: int) -> Handler:
 
     import rlx
     from rlx.flow.source import MapWeights, WeightInfo
+    from rlx.runtime.memory import aligned_array
 
     class Weight(MapWeights):
         """The one weight of a case, as bf16."""
@@ -142,8 +143,9 @@ def rlx_worker(threads: int) -> Handler:
 
     def prepared(case: Case) -> Callable[[], Any]:
         f = rlx.compile(program(case.n, case.k), Weight(case), threads)
-        x = case.arrays()[0]
-        out = np.full((case.m, case.n), np.nan, np.float32)
+        # As torch's are, both arrays are aligned.
+        x, out = (aligned_array((case.m, width), np.float32) for width in (case.k, case.n))
+        x[:], out[:] = case.arrays()[0], np.nan
         f(x, out=[out])
         check(case, out, 1e-4)
         return lambda: f(x, out=[out])

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from rlx.lowering.contract import Group, check
 from rlx.lowering.emitter import Function
 from rlx.lowering.gemm_registers import emit_registers
-from rlx.lowering.gemm_tiles import emit_tiles, has_tiles
+from rlx.lowering.gemm_tile_plan import has_tiles
+from rlx.lowering.gemm_tiles import emit_tiles
 from rlx.lowering.gemm_unit import AskRow, Rows, StoreRow
 from rlx.lowering.values import Value
 

@@ -2,10 +2,11 @@
 Products of bf16 rows on the matrix unit, with sums in f32.
 
 Rows are copied to tiles first (`gemm_tile_copies`), as many as stay in the L2 cache, and so is a
-unit of panels, for as much of k as stays in L1 while rows go by; panels of bf16 are packed as tiles
-already. A block of two tiles of rows and two of panels takes four loads for four products, and the
-loads hide behind them. So does the epilogue of the block before: some of its rows are handed on at
-each step, for stores that miss the caches cost as much as the products do.
+unit of panels, for as much of k as stays in L1 while rows go by; meanwhile memory is asked for the
+next unit. Panels of bf16 are packed as tiles already; where all of them stay in L2, they go by a
+block of rows in L1. A block of two tiles of rows and two of panels takes four loads for four
+products, and the loads hide behind them. So does the epilogue of the block before: some of its rows
+are handed on at each step, for stores that miss the caches cost as much as the products do.
 """
 
 from __future__ import annotations
@@ -17,40 +18,21 @@ from functools import partial
 from rlx.lowering import amx
 from rlx.lowering.contract import Group, shares
 from rlx.lowering.emitter import Function
-from rlx.lowering.formats import CHUNK, FORMATS, heads_at
+from rlx.lowering.formats import FORMATS, heads_at
 from rlx.lowering.gemm_tile_copies import copy_rows, fill_tiles
-from rlx.lowering.gemm_unit import (
-    LINE,
-    SCRATCH,
-    AskRow,
-    Rows,
-    Source,
-    StorePanel,
-    StoreRow,
-    Units,
-)
-from rlx.lowering.target import Target
+from rlx.lowering.gemm_tile_plan import CACHE_LINE, HIGH, PER_K, TileProduct, are_ready, is_ready
+from rlx.lowering.gemm_unit import LINE, AskRow, Rows, Source, StorePanel, StoreRow
 from rlx.lowering.values import Value, i64
 
-_L1_PANELS = 40 * 1024
-"""Bytes of a unit's tiles that stay in the L1 cache while rows go by."""
-_L2_ROWS = 768 * 1024
-"""Bytes of rows that stay in the L2 cache while panels go by; on the stack."""
-_HIGH = 2 * amx.ROWS
-"""Rows of a block."""
-_MOST_ROWS = 512
-_MOST_K = 16384
 _SPLIT_ROWS = 64
 """Rows for each thread from which on threads share rows, where they may."""
-_PER_K = LINE // 2
-"""Bytes of a panel's tiles for each k."""
+_BUSY_BLOCKS = 4
+"""Blocks that are multiplied with a unit from which on there is time to ask for the next one."""
 _SUM, _A, _B = 0, 4, 6
 """The first of four tiles of sums, `[rows][panels]`, of two of rows and of two of panels."""
 
-
-def has_tiles(target: Target, k: int) -> bool:
-    """Return whether rows of k are multiplied on the matrix unit."""
-    return amx.has_amx(target) and k <= _MOST_K
+AskStep = Callable[[Value], None]
+"""Called with the number of a step of a unit: asks for memory that is wanted after the unit."""
 
 
 @dataclass(frozen=True)
@@ -69,52 +51,6 @@ class _Pending:
 _NOTHING = _Pending(i64(0), i64(0), i64(0))
 
 
-@dataclass(frozen=True)
-class _Product(Units):
-    """The product of rows with one group, as far as it is known when code is generated."""
-
-    rows: Rows
-    at_once: int
-    """Rows that are multiplied with one unit after the other, a multiple of a block's."""
-
-    @property
-    def wide(self) -> int:
-        """Return the panels of a tile block."""
-        return 2 if self.across % 2 == 0 else 1
-
-    @property
-    def steps(self) -> int:
-        """Return the tiles of a row."""
-        return -(-self.k // amx.DEPTH)
-
-    @property
-    def block(self) -> int:
-        """Return k in even parts, whose tiles stay in the L1 cache."""
-        most = self.whole_blocks(_L1_PANELS // (_PER_K * self.across))
-        parts = -(-self.k // most)
-        return min(self.k, self.whole_blocks(-(-self.k // parts) + CHUNK - 1))
-
-    @property
-    def panel_bytes(self) -> int:
-        """Return the bytes of a panel's tiles for a block of k."""
-        return -(-self.block // amx.DEPTH) * amx.TILE_BYTES
-
-    @property
-    def rows_a_step(self) -> int:
-        """Return the rows to hand on at each step, so that a block's are done in any block of k."""
-        shortest = (self.k - 1) % self.block + 1
-        return -(-_HIGH // -(-shortest // amx.DEPTH))
-
-    @property
-    def waiting(self) -> int:
-        """Return the rows whose sums there is room for: two blocks', or all between blocks of k."""
-        return 2 * _HIGH if self.block == self.k else self.at_once
-
-    def is_ready(self, name: str) -> bool:
-        """Return whether panels of a format are tiles as they are packed: pairs of bf16."""
-        return name == "bf16" and self.k % amx.DEPTH == 0
-
-
 def emit_tiles(
     f: Function,
     groups: Sequence[Group],
@@ -130,25 +66,19 @@ def emit_tiles(
 
     Where no thread would dequantise what another does too, threads share rows if there are many.
     """
-    steps = -(-rows.k // amx.DEPTH)
-    at_once = min(_MOST_ROWS, _L2_ROWS // (steps * amx.ROW_BYTES))
-    across = max(2, *(len(group.formats) for group in groups))
-    at_once = max(_HIGH, min(at_once, SCRATCH // (LINE * across)) // _HIGH * _HIGH)
-    products = [
-        _Product(f, rows.k, group, 2 if len(group.formats) == 1 else 1, rows, at_once)
-        for group in groups
-    ]
+    products = TileProduct.of(f, rows, groups)
+    at_once, steps = products[0].at_once, products[0].steps
     first_row, end_row = i64(0), rows.count
-    if all(p.is_ready(name) for p in products for name in p.group.formats):
+    if are_ready(groups, rows.k):
         many = f.icmp("uge", rows.count, f.mul(nth, _SPLIT_ROWS))
         bounds = [f.udiv(f.mul(rows.count, i), nth) for i in (tid, f.add(tid, 1))]
-        start, end = (f.and_(f.add(bound, _HIGH - 1), -_HIGH) for bound in bounds)
+        start, end = (f.and_(f.add(bound, HIGH - 1), -HIGH) for bound in bounds)
         first_row = f.select(many, start, first_row)
         end_row = f.select(many, f.umin(end, end_row), end_row)
         tid, nth = f.select(many, i64(0), tid), f.select(many, i64(1), nth)
     split = shares(f, [p.count for p in products], [p.across for p in products], tid, nth)
     tiles = f.scratch("rows", at_once * steps * amx.ROW_BYTES)
-    panels = f.scratch("panels", max(p.panel_bytes * p.across for p in products))
+    panels = f.scratch("panels", max(p.tile_bytes * p.across for p in products))
     sums = f.scratch("sums", max(p.waiting * p.across * LINE for p in products))
 
     def part(r0: Value, _: list[Value]) -> list[Value]:
@@ -158,11 +88,19 @@ def emit_tiles(
             epilogue = partial(store, f, g), partial(ahead, f, g)
             kernel = _Kernel(p, own, tiles, panels, sums, r0, count, *epilogue)
 
-            def unit(u: Value, carried: list[Value], kernel: _Kernel = kernel) -> list[Value]:
-                return kernel.unit(u, _Pending(*carried)).values
+            def unit(
+                u: Value,
+                carried: list[Value],
+                kernel: _Kernel = kernel,
+                first: Value = first,
+                last: Value = last,
+            ) -> list[Value]:
+                u1 = f.add(u, 1)
+                following = f.select(f.icmp("eq", u1, last), first, u1)
+                return kernel.unit(u, following, _Pending(*carried)).values
 
             left = f.for_(first, last, 1, _NOTHING.values, unit)
-            kernel.hand_on(_Pending(*left), i64(0), i64(_HIGH))
+            kernel.hand_on(_Pending(*left), i64(0), i64(HIGH))
         return []
 
     amx.configure(f)
@@ -174,7 +112,7 @@ def emit_tiles(
 class _Kernel:
     """A group's product with some rows, in tiles, while it is written."""
 
-    p: _Product
+    p: TileProduct
     weights: Sequence[Value]
     tiles: Value
     panels: Value
@@ -185,10 +123,15 @@ class _Kernel:
     store: StorePanel
     ahead: Callable[[Value, Value], None]
 
-    def unit(self, unit: Value, pending: _Pending) -> _Pending:
-        """Multiply the rows with a unit's panels; return the block that is still to hand on."""
+    def unit(self, unit: Value, following: Value, pending: _Pending) -> _Pending:
+        """
+        Multiply the rows with a unit's panels; return the block that is still to hand on.
+
+        Meanwhile memory is asked for the panels of the `following` unit.
+        """
         p, f = self.p, self.p.f
         sources = p.sources(unit, self.weights)
+        ahead = self._ahead(following)
 
         def k_block(carried: list[Value]) -> list[Value]:
             k0, *rest = carried
@@ -198,36 +141,59 @@ class _Kernel:
             last = f.icmp("eq", f.add(k0, length), p.k)
 
             def rows(r: Value, before: list[Value]) -> list[Value]:
-                own = f.umin(f.sub(self.count, r), _HIGH)
+                own = f.umin(f.sub(self.count, r), HIGH)
                 now = _Pending(unit, r, f.select(last, own, i64(0)))
                 two = f.icmp("ugt", own, amx.ROWS)
-                self._block(panels, now, k0, length, _Pending(*before), two)
+                self._block(panels, now, k0, length, _Pending(*before), two, ahead)
                 return now.values
 
-            return [f.add(k0, length), *f.for_(0, self.count, _HIGH, rest, rows)]
+            return [f.add(k0, length), *f.for_(0, self.count, HIGH, rest, rows)]
 
         if p.block == p.k:
             return _Pending(*k_block([i64(0), *pending.values])[1:])
         start = [i64(0), *pending.values]
         return _Pending(*f.while_(start, lambda c: f.icmp("slt", c[0], p.k), k_block)[1:])
 
+    def _ahead(self, unit: Value) -> AskStep | None:
+        """Return what asks for a unit's panels, a part at each step; None where they are in L2."""
+        p, f = self.p, self.p.f
+        if p.passing:
+            return None
+        sources = [at for _, at in p.sources(unit, self.weights)]
+        blocks = p.blocks_of(self.count)
+        steps = f.mul(blocks, p.steps)
+        each = f.udiv(f.add(steps, p.lines - 1), steps)
+        each = f.select(f.icmp("uge", blocks, _BUSY_BLOCKS), each, i64(0))
+
+        def ask(step: Value) -> None:
+            first = f.mul(step, each)
+
+            def one(line: Value, _: list[Value]) -> list[Value]:
+                for at in sources:
+                    f.prefetch(f.at(at, line, CACHE_LINE), locality=2)
+                return []
+
+            f.for_(first, f.umin(f.add(first, each), p.lines), 1, [], one)
+
+        return ask
+
     def _fill(self, sources: Sequence[Source], k0: Value, length: Value) -> None:
         """Dequantise [k0, k0 + length) of a unit's panels."""
         p, f = self.p, self.p.f
         for i, (name, source) in enumerate(sources):
-            if p.is_ready(name):
+            if is_ready(name, p.k):
                 continue
             form = FORMATS[name]
             first = f.udiv(k0, form.block)
             heads = f.at(source, heads_at(f, form, p.k // form.block))
             at = f.at(source, first, form.block_step), f.at(heads, first, form.head_step)
-            fill_tiles(f, name, *at, f.at(self.panels, i * p.panel_bytes), length)
+            fill_tiles(f, name, *at, f.at(self.panels, i * p.tile_bytes), length)
 
     def _operands(self, sources: Sequence[Source], k0: Value) -> list[Value]:
         """Return where each panel's tiles are: where it was filled, or the panel itself."""
         p, f = self.p, self.p.f
         return [
-            f.at(source, k0, _PER_K) if p.is_ready(name) else f.at(self.panels, i * p.panel_bytes)
+            f.at(source, k0, PER_K) if is_ready(name, p.k) else f.at(self.panels, i * p.tile_bytes)
             for i, (name, source) in enumerate(sources)
         ]
 
@@ -268,16 +234,20 @@ class _Kernel:
         length: Value,
         before: _Pending,
         two: Value,
+        ahead: AskStep | None,
     ) -> None:
         """
         Multiply one tile of rows, or two, with a unit's panels, `length` of k from k0 on.
 
         Meanwhile the block before is handed on, some rows at each of the first steps, and memory is
-        asked for what the epilogue of this one wants.
+        asked for what the epilogue of this one wants, and `ahead`.
         """
         p, f, r = self.p, self.p.f, now.row
         a = f.at(f.at(self.tiles, r, p.steps * amx.ROW_BYTES), k0, amx.ROW_BYTES // 2)
-        steps = f.lshr(f.add(length, amx.DEPTH - 1), 5)
+        steps = p.steps_of(length)
+        # The steps of the unit that came before.
+        earlier = f.mul(p.steps_of(k0), p.blocks_of(self.count))
+        done = f.add(earlier, f.mul(p.blocks_of(r), steps))
         for column in range(p.across // p.wide):
             b = panels[column * p.wide : (column + 1) * p.wide]
             c = f.at(self._sums_at(r), column * p.wide * LINE)
@@ -287,6 +257,8 @@ class _Kernel:
                 end = f.add(first, p.rows_a_step)
                 self.hand_on(before, first, end)
                 self._ask(now, first, end)
+                if ahead:
+                    ahead(f.add(done, s))
 
             self._tiles(a, b, c, steps, f.icmp("ne", k0, 0), two, None if column else meanwhile)
 
@@ -319,16 +291,16 @@ class _Kernel:
             return []
 
         def row(r: int, at: Value) -> list[Value]:
-            # Whoever reads these rows next finds them in L2: L1 is for panels.
+            # L1 is for what stays: whoever reads what goes by next finds it in L2.
             at = f.at(at, r * p.steps * amx.TILE_BYTES)
-            amx.load(f, _A + r, at, amx.ROW_BYTES, once=True)
+            amx.load(f, _A + r, at, amx.ROW_BYTES, once=not p.passing)
             for w in range(p.wide):
                 amx.multiply(f, _SUM + 2 * r + w, _A + r, _B + w)
             return []
 
         def step(s: Value, _: list[Value]) -> list[Value]:
             for w in range(p.wide):
-                amx.load(f, _B + w, f.at(b[w], s, amx.TILE_BYTES), amx.ROW_BYTES)
+                amx.load(f, _B + w, f.at(b[w], s, amx.TILE_BYTES), amx.ROW_BYTES, once=p.passing)
             at = f.at(a, s, amx.TILE_BYTES)
             row(0, at)
             f.if_(two, lambda: row(1, at))

@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlx.lowering import enter
+from rlx.runtime.memory import aligned_array
 from rlx.runtime.program import Program
 from rlx.runtime.threads import Team, native
 
@@ -161,12 +162,9 @@ def _is_part(shape: tuple[int, ...], dtype: np.dtype[Any]) -> bool:
 
 def _empty(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
     """Return a new array, whose elements from some size on are as vectors like them."""
-    size = prod(shape) * dtype.itemsize
     if not _is_part(shape, dtype):
         return np.empty(shape, dtype)
-    memory = np.empty(size + 64, np.uint8)
-    start = -memory.ctypes.data % 64
-    return memory[start : start + size].view(dtype).reshape(shape)
+    return aligned_array(shape, dtype)
 
 
 def _references(outs: tuple[Array, ...]) -> int:

@@ -23,7 +23,7 @@ from rlx.lowering.formats import (
     panel_bytes,
 )
 from rlx.lowering.gemm import emit_gemm
-from rlx.lowering.gemm_tiles import has_tiles
+from rlx.lowering.gemm_tile_plan import has_tiles
 from rlx.lowering.gemv import emit_gemv
 from rlx.lowering.pack import emit_pack
 from rlx.lowering.target import Target
@@ -506,6 +506,15 @@ def test_gemm_of_bf16_rows_in_groups_and_blocks(level: str):
         check_gemm(level, groups, k, 2 * k, (0, 1, 13, 30, 70), 1e-9, "bfloat")
     check_gemm(level, [Group(("q6_k",), 17)], 8960, 2 * 8960, (1, 29, 1100), 1e-9, "bfloat")
     check_gemm(level, [Group(("f16", "f16"), 16)], 4111, 2 * 4111, (1, 1030), 1e-9, "bfloat")
+
+
+@pytest.mark.parametrize("level", [LEVELS[0], LEVELS[-1]])
+def test_gemm_of_bf16_rows_with_panels_that_are_tiles(level: str):
+    """Panels pass by blocks of rows where they stay in L2; else rows by panels, in blocks of k."""
+    for n, k in ((80, 640), (1100, 576), (1060, 608), (70, 672), (48, 1536)):
+        check_gemm(level, [Group(("bf16",), n)], k, 2 * k, (1, 40, 129, 300), 1e-9, "bfloat")
+    groups = [Group(("bf16", "bf16"), 48), Group(("bf16",) * 3, 33), Group(("bf16",), 17)]
+    check_gemm(level, groups, 320, 640, (31, 130), 1e-9, "bfloat")
 
 
 @pytest.mark.parametrize("level", LEVELS)

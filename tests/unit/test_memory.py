@@ -10,7 +10,7 @@ import sys
 import numpy as np
 import pytest
 
-from rlx.runtime.memory import HUGE_PAGE, POISON, Segment, address_of, rss_anon
+from rlx.runtime.memory import HUGE_PAGE, POISON, Segment, address_of, aligned_array, rss_anon
 
 needs_rss = pytest.mark.skipif(rss_anon() is None, reason="no RssAnon on this system")
 MB = 1 << 20
@@ -112,3 +112,17 @@ def test_rss_anon_counts_bytes() -> None:
     segment.view(0, np.uint8, [16 * MB])[:] = 1
     assert 15 * MB < rss_anon() - before < 20 * MB
     segment.close()
+
+
+def test_aligned_arrays_start_at_lines():
+    for shape, dtype in (
+        ((3, 5), np.float32),
+        ((), np.int64),
+        ((0, 4), np.float32),
+        ((7,), np.bool_),
+    ):
+        array = aligned_array(shape, dtype)
+        assert (array.shape, array.dtype) == (shape, dtype)
+        assert array.ctypes.data % 64 == 0
+        assert array.flags.c_contiguous
+        assert array.flags.writeable

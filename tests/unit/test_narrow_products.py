@@ -7,7 +7,7 @@ import pytest
 from kernels import levels, nmse, on_threads
 from ml_dtypes import bfloat16
 
-from rlx.lowering.gemm_tiles import has_tiles
+from rlx.lowering.gemm_tile_plan import has_tiles
 from rlx.lowering.target import Target
 
 PROGRAM = """

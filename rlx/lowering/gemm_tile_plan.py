@@ -1,0 +1,121 @@
+"""How products on the matrix unit are cut into blocks: what stays in which cache meanwhile."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rlx.lowering import amx
+from rlx.lowering.contract import Group
+from rlx.lowering.emitter import Function
+from rlx.lowering.formats import CHUNK, panel_bytes
+from rlx.lowering.gemm_unit import LINE, SCRATCH, Rows, Units
+from rlx.lowering.target import Target
+from rlx.lowering.values import Value
+
+HIGH = 2 * amx.ROWS
+"""Rows of a block."""
+PER_K = LINE // 2
+"""Bytes of a panel's tiles for each k."""
+CACHE_LINE = 64
+_L1_TILES = 40 * 1024
+"""Bytes of tiles that stay in the L1 cache while others go by: a unit's, or a block's of rows."""
+_L2_ROWS = 768 * 1024
+"""Bytes of rows that stay in the L2 cache while panels go by; on the stack."""
+_L2_PANELS = 1280 * 1024
+"""Bytes of all panels that stay in the L2 cache while rows go by."""
+_MOST_ROWS = 512
+_MOST_K = 16384
+
+
+def has_tiles(target: Target, k: int) -> bool:
+    """Return whether rows of k are multiplied on the matrix unit."""
+    return amx.has_amx(target) and k <= _MOST_K
+
+
+def is_ready(name: str, k: int) -> bool:
+    """Return whether panels of a format are tiles as they are packed: pairs of bf16."""
+    return name == "bf16" and k % amx.DEPTH == 0
+
+
+def are_ready(groups: Sequence[Group], k: int) -> bool:
+    return all(is_ready(name, k) for group in groups for name in group.formats)
+
+
+@dataclass(frozen=True)
+class TileProduct(Units):
+    """The product of rows with one group, as far as it is known when code is generated."""
+
+    rows: Rows
+    at_once: int
+    """Rows that are multiplied with one unit after the other, a multiple of a block's."""
+    passing: bool
+    """Whether panels pass by a block of rows that stays in L1, rather than rows by a unit's."""
+
+    @staticmethod
+    def of(f: Function, rows: Rows, groups: Sequence[Group]) -> list[TileProduct]:
+        """
+        Return the products with all groups.
+
+        Rows are many at once, so that panels are dequantised seldom and read once from memory. But
+        panels that are tiles already, and stay in L2, pass by one block of rows after the other:
+        its outputs lie close together, and their lines are written in order.
+        """
+        row_bytes = -(-rows.k // amx.DEPTH) * amx.ROW_BYTES
+        panels = sum(group.panels * len(group.formats) for group in groups)
+        fits = HIGH * row_bytes <= _L1_TILES and panels * rows.k * PER_K <= _L2_PANELS
+        passing = fits and are_ready(groups, rows.k)
+        across = max(2, *(len(group.formats) for group in groups))
+        most = min(_MOST_ROWS, _L2_ROWS // row_bytes, SCRATCH // (LINE * across))
+        at_once = HIGH if passing else max(HIGH, most // HIGH * HIGH)
+        neighbours = [2 if len(group.formats) == 1 else 1 for group in groups]
+        return [
+            TileProduct(f, rows.k, group, n, rows, at_once, passing)
+            for group, n in zip(groups, neighbours, strict=True)
+        ]
+
+    @property
+    def wide(self) -> int:
+        """Return the panels of a tile block."""
+        return 2 if self.across % 2 == 0 else 1
+
+    @property
+    def steps(self) -> int:
+        """Return the tiles of a row."""
+        return -(-self.k // amx.DEPTH)
+
+    @property
+    def block(self) -> int:
+        """Return k in even parts, whose tiles stay in the L1 cache."""
+        most = self.whole_blocks(_L1_TILES // (PER_K * self.across))
+        parts = -(-self.k // most)
+        return min(self.k, self.whole_blocks(-(-self.k // parts) + CHUNK - 1))
+
+    def steps_of(self, k: Value) -> Value:
+        """Return the steps that so many of k take."""
+        return self.f.lshr(self.f.add(k, amx.DEPTH - 1), 5)
+
+    def blocks_of(self, rows: Value) -> Value:
+        """Return the blocks that so many rows are."""
+        return self.f.lshr(self.f.add(rows, HIGH - 1), 5)
+
+    @property
+    def tile_bytes(self) -> int:
+        """Return the bytes of a panel's tiles for a block of k."""
+        return -(-self.block // amx.DEPTH) * amx.TILE_BYTES
+
+    @property
+    def rows_a_step(self) -> int:
+        """Return the rows to hand on at each step, so that a block's are done in any block of k."""
+        shortest = (self.k - 1) % self.block + 1
+        return -(-HIGH // -(-shortest // amx.DEPTH))
+
+    @property
+    def waiting(self) -> int:
+        """Return the rows whose sums there is room for: two blocks', or all between blocks of k."""
+        return 2 * HIGH if self.block == self.k else self.at_once
+
+    @property
+    def lines(self) -> int:
+        """Return the cache lines of the largest packed panel."""
+        return -(-max(panel_bytes(name, self.k) for name in self.group.formats) // CACHE_LINE)
