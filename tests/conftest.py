@@ -216,8 +216,8 @@ def beyond_mark(items: Sequence[pytest.Item]) -> Iterator[pytest.Item]:
     for cases in found.values():
         mark = cases[0].get_closest_marker("sample")
         assert mark is not None
-        values = [getattr(item, "callspec").params.items() for item in cases]
-        kept = spread([[f"{name} {value!r}" for name, value in v] for v in values], *mark.args)
+        places = [getattr(item, "callspec").indices.items() for item in cases]
+        kept = spread([[f"{name} {i}" for name, i in place] for place in places], *mark.args)
         yield from (item for i, item in enumerate(cases) if i not in kept)
 
 

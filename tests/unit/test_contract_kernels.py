@@ -290,6 +290,7 @@ def test_gemv(name: str, n: int, chunks: int):
         np.testing.assert_array_equal(results[level], results[LEVELS[1]])
 
 
+@pytest.mark.sample(39)
 @pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("name", FORMATS)
 @pytest.mark.parametrize("k", [768, 1536, 8960])

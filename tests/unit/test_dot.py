@@ -73,6 +73,7 @@ SIZES = [
 ]  # fmt: skip
 
 
+@pytest.mark.sample(10)
 @pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("transposed", TRANSPOSITIONS)
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
@@ -233,6 +234,7 @@ def test_one_row_or_one_column_by_number(level, transposed, m, n):
     np.testing.assert_array_equal(one, two)
 
 
+@pytest.mark.sample(14)
 @pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("transposed", TRANSPOSITIONS)
 @pytest.mark.parametrize(("dtype", "m"), [(np.float32, 2), (np.float32, 7), (np.float64, 5)])

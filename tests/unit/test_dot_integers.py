@@ -53,6 +53,7 @@ def operand(rng, dtype: type, shape: tuple[int, ...], swapped: bool) -> np.ndarr
     return np.ascontiguousarray(np.swapaxes(x, -1, -2)) if swapped else x
 
 
+@pytest.mark.sample(16)
 @pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("transposed", TRANSPOSITIONS)
 @pytest.mark.parametrize(("left", "right", "total"), PAIRS)

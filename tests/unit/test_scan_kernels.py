@@ -178,6 +178,7 @@ compiled = cache(Scan)
 """The kernel of a level, a shape and a state, which several tests run."""
 
 
+@pytest.mark.sample(18)
 @pytest.mark.parametrize("level", levels())
 @pytest.mark.parametrize("state", [False, True])
 @pytest.mark.parametrize("shape", SHAPES)
