@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib import import_module
+from typing import TypeAlias
 
 from xdsl.dialects.builtin import i8
 from xdsl.ir import Attribute, Operation
@@ -73,6 +74,12 @@ def scratch_of(kernel: lir.KernelOp, table: DimTable) -> Scratch | None:
     return Scratch(size, zeroed=True) if size else None
 
 
+Ahead: TypeAlias = Callable[[Body], None]
+"""Emits prefetches of the bytes that a kernel reads first, into a function of its own."""
+Generator: TypeAlias = Callable[[Body], Ahead | None]
+"""Emits a kernel, and returns what emits its prefetches where it has that."""
+
+
 def _is_tensor_program(ops: Sequence[Operation]) -> bool:
     """Return whether operations are maps, moves, reductions and norms, of any shapes."""
     kinds = {type(op) for op in ops}
@@ -113,22 +120,12 @@ def emit_kernel(module: Module, kernel: lir.KernelOp, table: DimTable) -> None:
         )
 
     body = body_of(KERNEL)
-    _family(body)(body)
+    ahead = _family(body)(body)
     body.f.ret()
-    ahead = _ahead(body)
     if ahead:
         body = body_of(AHEAD)
         ahead(body)
         body.f.ret()
-
-
-def _ahead(body: Body) -> Callable[[Body], None] | None:
-    """Return what emits prefetches of the bytes that a kernel reads first, where it has that."""
-    if not any(isinstance(op, mir.MatmulOp) for op in body.ops):
-        return None
-    from rlx.lowering.model_kernels import contraction_ahead
-
-    return contraction_ahead(body)
 
 
 def _sizes(f: Function, table: DimTable, free: dict[str, Value]) -> dict[str, Value]:
@@ -158,7 +155,7 @@ def derived(f: Function, operator: str, a: Value, b: Value) -> Value:
             return f.intrinsic("smin" if operator == "min" else "smax", "i64", a, b)
 
 
-def _family(body: Body) -> Callable[[Body], None]:
+def _family(body: Body) -> Generator:
     """
     Return the generator of a kernel, by what its operations are.
 

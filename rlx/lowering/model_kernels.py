@@ -35,7 +35,7 @@ from rlx.lowering.gemm import emit_gemm
 from rlx.lowering.gemm_unit import ROUNDED
 from rlx.lowering.gemv import emit_gemv, emit_gemv_ahead
 from rlx.lowering.gemv_rows import emit_gemv_rows
-from rlx.lowering.kernels import no_family
+from rlx.lowering.kernels import Ahead, Generator, no_family
 from rlx.lowering.kv_cache import Attention
 from rlx.lowering.pack import emit_pack
 from rlx.lowering.panels import Panels
@@ -52,7 +52,7 @@ DRAWING = 8
 EPILOGUE = (*mir.ELEMENTWISE, mir.CastOp, mir.RopeOp, mir.AppendOp)
 
 
-def generator(body: Body) -> Callable[[Body], None]:
+def generator(body: Body) -> Generator:
     """Return the generator of a kernel with an operation of `kernels.MODEL`."""
     kinds = {type(op) for op in body.ops}
     if mir.MatmulOp in kinds:
@@ -104,11 +104,10 @@ class _Contraction:
     epilogue: Sequence[Operation]
     groups: list[list[mir.MatmulOp]]
     specs: list[Group]
-    weights: list[list[Value]]
 
     @staticmethod
-    def of(body: Body) -> _Contraction:
-        matmuls = [op for op in body.ops if isinstance(op, mir.MatmulOp)]
+    def of(ops: Sequence[Operation]) -> _Contraction:
+        matmuls = [op for op in ops if isinstance(op, mir.MatmulOp)]
         inputs = {m.input for m in matmuls}
         if len(inputs) != 1:
             raise RlxError("matmul: expected products of one input in a kernel")
@@ -117,19 +116,27 @@ class _Contraction:
         prologue = source.owner
         if isinstance(prologue, mir.CastOp):
             source, element = prologue.input, ROUNDED
-        epilogue = [op for op in body.ops if isinstance(op, EPILOGUE) and op is not prologue]
+        epilogue = [op for op in ops if isinstance(op, EPILOGUE) and op is not prologue]
         groups = _joint(matmuls, epilogue)
         specs = [
             Group(tuple(format_of(m.weight.type) for m in g), width_of(g[0].result)) for g in groups
         ]
-        weights = [[body.pointers[m.weight] for m in g] for g in groups]
         rows, k = dims_of(source.type)[0], width_of(source)
-        return _Contraction(source, element, rows, k, epilogue, groups, specs, weights)
+        return _Contraction(source, element, rows, k, epilogue, groups, specs)
+
+    def weights(self, body: Body) -> list[list[Value]]:
+        """Return where a function of the kernel has the weights of each group."""
+        return [[body.pointers[m.weight] for m in g] for g in self.groups]
 
 
-def emit_contraction(body: Body) -> None:
-    """Rows times packed weights, after a norm of the one row or none, before any epilogue."""
-    f, c = body.f, _Contraction.of(body)
+def emit_contraction(body: Body) -> Ahead | None:
+    """
+    Rows times packed weights, after a norm of the one row or none, before any epilogue.
+
+    The product of one row waits for its weights, so they are asked for ahead.
+    """
+    f, c = body.f, _Contraction.of(body.ops)
+    weights = c.weights(body)
     programs = [Panels(body, _reached(group, c.epilogue)) for group in c.groups]
 
     def store(g: int, row: Value, panel: Value, values: list[Value]) -> None:
@@ -139,36 +146,29 @@ def emit_contraction(body: Body) -> None:
     if c.rows == 1:
         row = _normalised(body, c.source, c.k)
         emit_gemv(
-            f, c.k, c.specs, row, c.weights, body.tid, body.threads,
+            f, c.k, c.specs, row, weights, body.tid, body.threads,
             lambda _, g, panel, values: store(g, i64(0), panel, values),
         )  # fmt: skip
-        return
+        return lambda ahead: emit_gemv_ahead(
+            ahead.f, c.k, c.specs, c.weights(ahead), ahead.tid, ahead.threads
+        )
     if c.source not in body.pointers:
         raise RlxError("matmul: a norm is part of a product's kernel for a single row only")
     if f.module.few_rows:
         emit_gemv_rows(
-            f, c.k, c.specs, body.pointers[c.source], c.k * 4, body.size(c.rows), c.weights,
+            f, c.k, c.specs, body.pointers[c.source], c.k * 4, body.size(c.rows), weights,
             body.tid, body.threads,
             lambda _, g, row, panel, values: store(g, row, panel, values),
         )  # fmt: skip
-        return
+        return None
     emit_gemm(
         f, c.k, c.specs, body.pointers[c.source], c.k * element_bytes(c.source.type),
-        body.size(c.rows), c.weights, body.tid, body.threads,
+        body.size(c.rows), weights, body.tid, body.threads,
         lambda _, g, row, panel, values: store(g, row, panel, values),
         element=c.element,
         ahead=lambda _, g, row, panel: programs[g].ahead(row, panel),
     )  # fmt: skip
-
-
-def contraction_ahead(body: Body) -> Callable[[Body], None] | None:
-    """Return what asks for the weights that a product reads first: of one row, which waits."""
-    return _emit_ahead if _Contraction.of(body).rows == 1 else None
-
-
-def _emit_ahead(body: Body) -> None:
-    c = _Contraction.of(body)
-    emit_gemv_ahead(body.f, c.k, c.specs, c.weights, body.tid, body.threads)
+    return None
 
 
 def _normalised(body: Body, source: SSAValue, k: int) -> Value:
