@@ -18,9 +18,10 @@ from dataclasses import dataclass
 
 from rlx.lowering import amx
 from rlx.lowering.attention_stack import HIGH, SCORES, SPAN, WEIGHTS, Stack, exp2_of_weights
-from rlx.lowering.attention_units import in_turn, shared_heads
+from rlx.lowering.attention_units import shared_heads
 from rlx.lowering.emitter import Function
 from rlx.lowering.formats import load_float
+from rlx.lowering.in_turn import emit_in_turn
 from rlx.lowering.kv_cache import LINE, Attention, load_cached
 from rlx.lowering.online_softmax import larger_of
 from rlx.lowering.rows import VECTOR
@@ -47,14 +48,14 @@ def emit_attention_tiles(
     out: Value,
     rows: Value,
     past: Value,
-    tid: Value,
+    turns: Value,
     nth: Value,
 ) -> None:
     """
     Emit causal attention of `rows` queries at positions past to past + rows - 1 (i64, rows >= 1).
 
-    q, out bf16 [rows][heads][head_dim]; K and V of these positions are in the cache. Units go from
-    the costly last queries to the first, to the threads in turn and back.
+    q, out bf16 [rows][heads][head_dim]; K and V of these positions are in the cache. Threads take
+    units in turn, counted in `turns`, from the costly last queries to the first.
     """
     heads = shared_heads(a, _BLOCKS * HIGH * a.row_bytes, _STACK)
     stack = Stack.of(f, a.head_dim, heads * _BLOCKS, heads * _BLOCKS)
@@ -68,7 +69,7 @@ def emit_attention_tiles(
     pace = f.select(many, i64(_BLOCKS), i64(1))
     units = f.mul(f.udiv(f.add(count, f.sub(pace, 1)), pace), shares)
 
-    def run(u: Value) -> list[Value]:
+    def run(u: Value, _: list[Value]) -> list[Value]:
         rank = f.sub(f.sub(units, 1), u)
         step = f.udiv(rank, shares)
         head = f.mul(f.sub(rank, f.mul(step, shares)), heads)
@@ -76,7 +77,7 @@ def emit_attention_tiles(
         kernel.unit(head, f.add(first, begin), f.umin(pace, f.sub(count, begin)))
         return []
 
-    in_turn(f, units, tid, nth, run)
+    emit_in_turn(f, turns, units, nth, [], run)
     amx.release(f)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from rlx.errors import RlxError
 from rlx.lowering.contract import Group, check
 from rlx.lowering.emitter import Function
 from rlx.lowering.gemm_registers import emit_registers
@@ -30,9 +31,10 @@ def emit_gemm(
     store: StoreRow,
     element: str = "float",
     ahead: AskRow = _nothing,
+    turns: Value | None = None,
 ) -> None:
     """
-    Emit `rows` (i64, may be 0) rows of k numbers times this thread's share of the outputs.
+    Emit `rows` (i64, may be 0) rows of k numbers times the groups' weights, on all threads.
 
     Row r is at a + r * a_stride_bytes, of f32, or of bf16 where `element` is `bfloat`; f32 is
     rounded to bf16 first where it is `ROUNDED`. `weights` are pointers to packed weights, for each
@@ -41,9 +43,16 @@ def emit_gemm(
     in which order, is a matter of k alone: a row's result depends neither on the rows beside it nor
     on the number of threads, to the bit.
     `store(f, group, row, panel, values)` emits what is done with a row's outputs of a panel, and
-    `ahead(f, group, row, panel)` may ask for the memory that this takes, some time before. The
+    `ahead(f, group, row, panel)` may ask for the memory that this takes, some time before. Rows
+    that aren't f32 need `turns`, which `emit_in_turn` counts in: threads take parts of such
+    products as they are free, and have a share each of others. The
     stack used is at most 1.2 MB, once for all products in a function.
     """
     check(k, groups, weights)
-    emit = emit_tiles if element != "float" and has_tiles(f.target, k) else emit_registers
-    emit(f, groups, Rows(a, rows, k, a_stride_bytes, element), weights, tid, nth, store, ahead)
+    what = Rows(a, rows, k, a_stride_bytes, element)
+    if element == "float" or not has_tiles(f.target, k):
+        emit_registers(f, groups, what, weights, tid, nth, store)
+        return
+    if turns is None:
+        raise RlxError("a product of bf16 rows needs memory for turns")
+    emit_tiles(f, groups, what, weights, turns, nth, store, ahead)

@@ -31,7 +31,6 @@ from rlx.lowering.gemm_unit import (
     ROUNDED,
     SCRATCH,
     SUMS,
-    AskRow,
     Rows,
     Source,
     StorePanel,
@@ -93,7 +92,6 @@ def emit_registers(
     tid: Value,
     nth: Value,
     store: StoreRow,
-    _: AskRow,
 ) -> None:
     """Emit the product of rows with this thread's share of the groups' panels."""
 

@@ -16,16 +16,23 @@ from dataclasses import dataclass
 from functools import partial
 
 from rlx.lowering import amx
-from rlx.lowering.contract import Group, shares
+from rlx.lowering.contract import Group
 from rlx.lowering.emitter import Function
 from rlx.lowering.formats import FORMATS, heads_at
 from rlx.lowering.gemm_tile_copies import copy_rows, fill_tiles
 from rlx.lowering.gemm_tile_plan import CACHE_LINE, HIGH, PER_K, TileProduct, are_ready, is_ready
 from rlx.lowering.gemm_unit import LINE, AskRow, Rows, Source, StorePanel, StoreRow
+from rlx.lowering.in_turn import emit_in_turn
 from rlx.lowering.values import Value, i64
 
 _SPLIT_ROWS = 64
 """Rows for each thread from which on threads share rows, where they may."""
+_RUNS = 12
+"""Runs of units that each thread would take of many, if all were as fast."""
+_BANDS = 4
+"""Bands of rows that each thread would take, if all were as fast."""
+_RUN_BLOCKS = 8
+"""Blocks of rows times units that a run is at least."""
 _BUSY_BLOCKS = 4
 """Blocks that are multiplied with a unit from which on there is time to ask for the next one."""
 _SUM, _A, _B = 0, 4, 6
@@ -56,56 +63,91 @@ def emit_tiles(
     groups: Sequence[Group],
     rows: Rows,
     weights: Sequence[Sequence[Value]],
-    tid: Value,
+    turns: Value,
     nth: Value,
     store: StoreRow,
     ahead: AskRow,
 ) -> None:
     """
-    Emit the product of rows with this thread's share of the groups' panels.
+    Emit the product of rows with the groups' panels, parts of which `nth` threads take in turn.
 
-    Where no thread would dequantise what another does too, threads share rows if there are many.
+    A part is some rows with a run of units, of all groups as a whole. Where no thread would
+    dequantise what another does too, it is rather fewer rows with all units, if there are many.
     """
     products = TileProduct.of(f, rows, groups)
-    at_once, steps = products[0].at_once, products[0].steps
-    first_row, end_row = i64(0), rows.count
-    if are_ready(groups, rows.k):
-        many = f.icmp("uge", rows.count, f.mul(nth, _SPLIT_ROWS))
-        bounds = [f.udiv(f.mul(rows.count, i), nth) for i in (tid, f.add(tid, 1))]
-        start, end = (f.and_(f.add(bound, HIGH - 1), -HIGH) for bound in bounds)
-        first_row = f.select(many, start, first_row)
-        end_row = f.select(many, f.umin(end, end_row), end_row)
-        tid, nth = f.select(many, i64(0), tid), f.select(many, i64(1), nth)
-    split = shares(f, [p.count for p in products], [p.across for p in products], tid, nth)
-    tiles = f.scratch("rows", at_once * steps * amx.ROW_BYTES)
+    parts = _Parts.of(products, nth, are_ready(groups, rows.k))
+    tiles = f.scratch("rows", products[0].at_once * products[0].steps * amx.ROW_BYTES)
     panels = f.scratch("panels", max(p.tile_bytes * p.across for p in products))
     sums = f.scratch("sums", max(p.waiting * p.across * LINE for p in products))
 
-    def part(r0: Value, _: list[Value]) -> list[Value]:
-        count = f.umin(f.sub(end_row, r0), at_once)
-        copy_rows(f, rows, r0, count, tiles)
-        for g, (p, own, (first, last)) in enumerate(zip(products, weights, split, strict=True)):
-            epilogue = partial(store, f, g), partial(ahead, f, g)
-            kernel = _Kernel(p, own, tiles, panels, sums, r0, count, *epilogue)
+    def part(number: Value, copied: list[Value]) -> list[Value]:
+        band = f.udiv(number, parts.runs)
+        start = f.mul(f.sub(number, f.mul(band, parts.runs)), parts.run)
+        bounds = start, f.add(start, parts.run)
+        top = f.mul(band, parts.height)
+        bottom = f.umin(f.add(top, parts.height), rows.count)
 
-            def unit(
-                u: Value,
-                carried: list[Value],
-                kernel: _Kernel = kernel,
-                first: Value = first,
-                last: Value = last,
-            ) -> list[Value]:
-                u1 = f.add(u, 1)
-                following = f.select(f.icmp("eq", u1, last), first, u1)
-                return kernel.unit(u, following, _Pending(*carried)).values
+        def some_rows(row0: Value, copied: list[Value]) -> list[Value]:
+            count = f.umin(f.sub(bottom, row0), products[0].at_once)
+            stale = f.icmp("ne", row0, copied[0])
+            f.if_(stale, lambda: copy_rows(f, rows, row0, count, tiles) or [])
+            base = 0
+            for g, (p, own) in enumerate(zip(products, weights, strict=True)):
+                epilogue = partial(store, f, g), partial(ahead, f, g)
+                kernel = _Kernel(p, own, tiles, panels, sums, row0, count, *epilogue)
+                first, end = (f.umin(f.sub(f.umax(at, base), base), p.count) for at in bounds)
+                kernel.units(first, end, f.select(parts.whole, first, f.add(end, parts.between)))
+                base += p.count
+            return [row0]
 
-            left = f.for_(first, last, 1, _NOTHING.values, unit)
-            kernel.hand_on(_Pending(*left), i64(0), i64(HIGH))
-        return []
+        return f.for_(top, bottom, products[0].at_once, copied, some_rows)
 
     amx.configure(f)
-    f.for_(first_row, end_row, at_once, [], part)
+    emit_in_turn(f, turns, parts.count, nth, [i64(-1)], part)
     amx.release(f)
+
+
+@dataclass(frozen=True)
+class _Parts:
+    """How a product is cut into parts that threads take: bands of rows, each with runs of units."""
+
+    height: Value
+    """The rows of a band."""
+    run: Value
+    """The units of a run."""
+    runs: Value
+    count: Value
+    whole: Value
+    """Whether a run is all units."""
+    between: Value
+    """The units that the other threads take meanwhile, if all are as fast."""
+
+    @staticmethod
+    def of(products: Sequence[TileProduct], nth: Value, ready: bool) -> _Parts:
+        first = products[0]
+        f, rows, most = first.f, first.rows.count, first.at_once
+        total = sum(p.count for p in products)
+        # Long runs hand on the last block of a unit while the next one is multiplied.
+        blocks = f.umax(f.umin(first.blocks_of(rows), most // HIGH), 1)
+        run = f.umax(f.udiv(i64(total), f.mul(nth, _RUNS)), f.udiv(i64(_RUN_BLOCKS), blocks))
+        whole = f.icmp("eq", nth, 1)
+        height = i64(most)
+        if ready:
+            many = f.icmp("uge", rows, f.mul(nth, _SPLIT_ROWS))
+            whole = f.or_(whole, many)
+            # Bands that panels pass by are as low as one likes; others should be few.
+            bands = _BANDS if first.passing else _up(f, rows, f.mul(nth, most))
+            even = f.and_(f.add(_up(f, rows, f.mul(nth, bands)), HIGH - 1), -HIGH)
+            height = f.select(many, even, height)
+        run = f.select(whole, i64(total), f.umin(f.umax(run, 1), total))
+        runs = _up(f, i64(total), run)
+        count = f.mul(f.udiv(f.add(rows, f.sub(height, 1)), height), runs)
+        return _Parts(height, run, runs, count, whole, f.mul(run, f.sub(nth, 1)))
+
+
+def _up(f: Function, a: Value, b: Value) -> Value:
+    """Return a / b rounded up, and 1 for no a."""
+    return f.umax(f.udiv(f.add(a, f.sub(b, 1)), b), 1)
 
 
 @dataclass(frozen=True)
@@ -123,7 +165,19 @@ class _Kernel:
     store: StorePanel
     ahead: Callable[[Value, Value], None]
 
-    def unit(self, unit: Value, following: Value, pending: _Pending) -> _Pending:
+    def units(self, first: Value, end: Value, beyond: Value) -> None:
+        """Multiply the rows with the panels of some units; `beyond` may be the one after them."""
+        f = self.p.f
+
+        def unit(u: Value, carried: list[Value]) -> list[Value]:
+            after = f.add(u, 1)
+            following = f.select(f.icmp("eq", after, end), beyond, after)
+            return self._unit(u, following, _Pending(*carried)).values
+
+        left = f.for_(first, end, 1, _NOTHING.values, unit)
+        self._hand_on(_Pending(*left), i64(0), i64(HIGH))
+
+    def _unit(self, unit: Value, following: Value, pending: _Pending) -> _Pending:
         """
         Multiply the rows with a unit's panels; return the block that is still to hand on.
 
@@ -203,7 +257,7 @@ class _Kernel:
         place = f.and_(r, p.waiting - 1) if p.block == p.k else r
         return f.at(self.sums, place, p.across * LINE)
 
-    def hand_on(self, block: _Pending, first: Value, end: Value) -> None:
+    def _hand_on(self, block: _Pending, first: Value, end: Value) -> None:
         """Hand rows of a block on to the epilogue, those that it has of first to end - 1."""
         p, f = self.p, self.p.f
         row, at = f.add(self.row0, block.row), self._sums_at(block.row)
@@ -255,7 +309,7 @@ class _Kernel:
             def meanwhile(s: Value) -> None:
                 first = f.mul(s, p.rows_a_step)
                 end = f.add(first, p.rows_a_step)
-                self.hand_on(before, first, end)
+                self._hand_on(before, first, end)
                 self._ask(now, first, end)
                 if ahead:
                     ahead(f.add(done, s))

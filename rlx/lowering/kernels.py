@@ -7,16 +7,17 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import TypeAlias
 
-from xdsl.dialects.builtin import i8
+from xdsl.dialects.builtin import bf16, i8
 from xdsl.ir import Attribute, Operation
 
 from rlx.dialects import lir, mir
-from rlx.dialects.common import Dim, DimTable, tensor
+from rlx.dialects.common import Dim, DimTable, dims_of, element_of, tensor
 from rlx.dialects.named import NamedOp
 from rlx.errors import RlxError
 from rlx.lowering.abi import AHEAD, KERNEL
 from rlx.lowering.body import Body
 from rlx.lowering.emitter import Function, Module
+from rlx.lowering.in_turn import TURNS_BYTES
 from rlx.lowering.values import Value, i64
 from rlx.ops.registry import record_of
 
@@ -58,6 +59,10 @@ def scratch_of(kernel: lir.KernelOp, table: DimTable) -> Scratch | None:
 
             size = attention_scratch_bytes(op, table)
             return Scratch(size, zeroed=True) if size else None
+        if isinstance(op, mir.MatmulOp):
+            # Threads take parts of a product of many rows of bf16 in turn.
+            narrow = element_of(op.input.type) == bf16 and dims_of(op.input.type)[0] != 1
+            return Scratch(TURNS_BYTES, zeroed=True) if narrow else None
         if isinstance(op, mir.SampleOp):
             from rlx.lowering.model_kernels import sampling_scratch_bytes
 

@@ -35,6 +35,7 @@ from rlx.lowering.gemm import emit_gemm
 from rlx.lowering.gemm_unit import ROUNDED
 from rlx.lowering.gemv import emit_gemv, emit_gemv_ahead
 from rlx.lowering.gemv_rows import emit_gemv_rows
+from rlx.lowering.in_turn import TURNS_BYTES
 from rlx.lowering.kernels import Ahead, Generator, no_family
 from rlx.lowering.kv_cache import Attention
 from rlx.lowering.pack import emit_pack
@@ -67,10 +68,10 @@ def generator(body: Body) -> Generator:
 
 
 def attention_scratch_bytes(op: mir.AttentionOp, table: DimTable) -> int:
-    """Return the bytes that threads share for attention of queries on their own, else 0."""
+    """Return the bytes that threads share: sums of queries on their own, turns of bf16 ones."""
     rows = dims_of(op.query.type)[0]
     if rows != 1 and op.places is None:
-        return 0
+        return TURNS_BYTES if element_of(op.query.type) == bf16 else 0
     return table.size(rows) * decode_scratch_bytes(_attention_facts(op))
 
 
@@ -167,6 +168,7 @@ def emit_contraction(body: Body) -> Ahead | None:
         lambda _, g, row, panel, values: store(g, row, panel, values),
         element=c.element,
         ahead=lambda _, g, row, panel: programs[g].ahead(row, panel),
+        turns=body.scratch,
     )  # fmt: skip
     return None
 
@@ -237,9 +239,13 @@ def emit_attention(body: Body) -> None:
             body.f, facts, q, k, v, out, body.scratch, keys, body.tid, body.threads
         )
         return
-    past = body.f.sub(keys, body.size(rows))
-    emit = emit_attention_tiles if runs_on_tiles(body.f.target, facts) else emit_attention_prefill
-    emit(body.f, facts, q, k, v, out, body.size(rows), past, body.tid, body.threads)
+    f, past = body.f, body.f.sub(keys, body.size(rows))
+    operands = q, k, v, out, body.size(rows), past
+    if runs_on_tiles(f.target, facts):
+        assert body.scratch is not None
+        emit_attention_tiles(f, facts, *operands, body.scratch, body.threads)
+        return
+    emit_attention_prefill(f, facts, *operands, body.tid, body.threads)
 
 
 def _state(body: Body, value: SSAValue) -> Value:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -94,6 +95,13 @@ class Kernel:
         for a in args:
             if isinstance(a, Buffer):
                 a.check()
+
+
+def call_on_threads(threads: int, call: Callable[[int], None]) -> None:
+    """Call `call(tid)` for all threads at the same time: those of a launch that share turns."""
+    with ThreadPoolExecutor(threads) as pool:
+        for done in [pool.submit(call, tid) for tid in reversed(range(threads))]:
+            done.result()
 
 
 def module_of(

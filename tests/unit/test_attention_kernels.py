@@ -5,7 +5,15 @@ import math
 
 import numpy as np
 import pytest
-from kernels import Buffer, Kernel, compile_kernel, levels, module_of, nmse
+from kernels import (
+    Buffer,
+    Kernel,
+    call_on_threads,
+    compile_kernel,
+    levels,
+    module_of,
+    nmse,
+)
 from ml_dtypes import bfloat16
 
 from rlx.contract.quant import KV_FORMATS
@@ -17,6 +25,7 @@ from rlx.lowering.attention import (
 )
 from rlx.lowering.attention_tiles import emit_attention_tiles, runs_on_tiles
 from rlx.lowering.emitter import Function
+from rlx.lowering.in_turn import TURNS_BYTES
 from rlx.lowering.kv_cache import Attention, store_k_panel, store_v_panel
 from rlx.lowering.rows import VECTOR
 from rlx.reference.elements import bf16_values, rounded
@@ -26,6 +35,7 @@ DECODE = [("ptr", n) for n in ("q", "k", "v", "out", "scratch")]
 DECODE += [("i64", n) for n in ("keys", "tid", "nth")]
 PREFILL = [("ptr", n) for n in ("q", "k", "v", "out")]
 PREFILL += [("i64", n) for n in ("rows", "past", "tid", "nth")]
+NARROW = [*PREFILL, ("ptr", "turns")]
 
 EDGES = np.array(
     [
@@ -73,10 +83,13 @@ def narrow_kernel(level: str, a: Attention) -> Kernel:
     """Return the kernel of bf16 queries: on the matrix unit where the level has one."""
 
     def body(f: Function) -> None:
-        emit = emit_attention_tiles if runs_on_tiles(f.target, a) else emit_attention_prefill
-        emit(f, a, *f.params)
+        *operands, tid, nth, turns = f.params
+        if runs_on_tiles(f.target, a):
+            emit_attention_tiles(f, a, *operands, turns, nth)
+        else:
+            emit_attention_prefill(f, a, *operands, tid, nth)
 
-    return compile_kernel(level, PREFILL, body)
+    return compile_kernel(level, NARROW, body)
 
 
 class Case:
@@ -112,8 +125,14 @@ class Case:
         """Return the output rows of positions start to stop - 1, the earlier ones in the cache."""
         shape = (stop - start, self.a.heads, self.a.head_dim)
         q, out = Buffer.of(self.q[start:stop]), Buffer(self.dtype.itemsize * math.prod(shape))
-        for tid in range(threads):
-            kernel(q, *self.caches(stop), out, stop - start, start, tid, threads)
+        turns = [Buffer.of(np.zeros(TURNS_BYTES, np.uint8))] if self.a.narrow else []
+        caches = self.caches(stop)
+
+        def call(tid: int) -> None:
+            kernel(q, *caches, out, stop - start, start, tid, threads, *turns)
+
+        call_on_threads(threads, call)
+        assert not any(t.bytes.any() for t in turns)
         return out.array(self.dtype, *shape)
 
     def decode(self, kernel: Kernel, keys: int, threads: int = 1) -> np.ndarray:

@@ -8,7 +8,15 @@ from functools import cache
 import gguf
 import numpy as np
 import pytest
-from kernels import Buffer, Kernel, compile_kernel, levels, module_of, nmse
+from kernels import (
+    Buffer,
+    Kernel,
+    call_on_threads,
+    compile_kernel,
+    levels,
+    module_of,
+    nmse,
+)
 from ml_dtypes import bfloat16
 
 from rlx.errors import RlxError
@@ -25,6 +33,7 @@ from rlx.lowering.formats import (
 from rlx.lowering.gemm import emit_gemm
 from rlx.lowering.gemm_tile_plan import has_tiles
 from rlx.lowering.gemv import emit_gemv
+from rlx.lowering.in_turn import TURNS_BYTES
 from rlx.lowering.pack import emit_pack
 from rlx.lowering.target import Target
 from rlx.lowering.values import Value
@@ -408,16 +417,16 @@ class Gemm:
         count = sum(len(g.formats) for g in groups)
 
         def body(f: Function) -> None:
-            tid, nth, a, rows = f.params[:4]
-            weights, outs = pointers(f, groups, 4), pointers(f, groups, 4 + count)
+            tid, nth, a, rows, turns = f.params[:5]
+            weights, outs = pointers(f, groups, 5), pointers(f, groups, 5 + count)
 
             def store(f: Function, g: int, row: Value, panel: Value, values: list[Value]) -> None:
                 for out, value in zip(outs[g], values, strict=True):
                     store_panel(f, f.at(out, row, 4 * groups[g].n), groups[g].n, panel, value)
 
-            emit_gemm(f, k, groups, a, stride, rows, weights, tid, nth, store, element)
+            emit_gemm(f, k, groups, a, stride, rows, weights, tid, nth, store, element, turns=turns)
 
-        params = [("i64", "tid"), ("i64", "nth"), ("ptr", "a"), ("i64", "rows")]
+        params = [("i64", "tid"), ("i64", "nth"), ("ptr", "a"), ("i64", "rows"), ("ptr", "turns")]
         params += [("ptr", f"p{i}") for i in range(2 * count)]
         self.module = module_of(level, params, body)
         if level in LEVELS:
@@ -431,8 +440,10 @@ class Gemm:
         # Nothing past the last row's k numbers may be read into a result, nor written.
         source = Buffer.of(strided.reshape(-1) if rows else np.zeros(1, self.dtype), offset=4)
         outs = [[Buffer(4 * rows * g.n, offset=4) for _ in g.formats] for g in self.groups]
-        for tid in reversed(range(threads)):
-            self.kernel(tid, threads, source, rows, *flat(weights), *flat(outs))
+        turns = Buffer.of(np.zeros(TURNS_BYTES, np.uint8))
+        buffers = turns, *flat(weights), *flat(outs)
+        call_on_threads(threads, lambda tid: self.kernel(tid, threads, source, rows, *buffers))
+        assert not turns.bytes.any()
         return [
             [out.array(np.float32, rows, g.n) for out in of_group]
             for g, of_group in zip(self.groups, outs, strict=True)
@@ -516,6 +527,20 @@ def test_gemm_of_bf16_rows_with_panels_that_are_tiles(level: str):
         check_gemm(level, [Group(("bf16",), n)], k, 2 * k, (1, 40, 129, 300), 1e-9, "bfloat")
     groups = [Group(("bf16", "bf16"), 48), Group(("bf16",) * 3, 33), Group(("bf16",), 17)]
     check_gemm(level, groups, 320, 640, (31, 130), 1e-9, "bfloat")
+
+
+def test_gemm_of_bf16_rows_asks_for_memory_to_take_turns():
+    if not has_tiles(Target.host(), 64):
+        pytest.skip("needs a matrix unit")
+
+    def body(f: Function) -> None:
+        a, w, rows, tid, nth = f.params
+        groups = [Group(("bf16",), 16)]
+        emit_gemm(f, 64, groups, a, 128, rows, [[w]], tid, nth, lambda *_: None, "bfloat")
+
+    params = [("ptr", "a"), ("ptr", "w"), ("i64", "rows"), ("i64", "tid"), ("i64", "nth")]
+    with pytest.raises(RlxError, match="turns"):
+        module_of("host", params, body)
 
 
 @pytest.mark.parametrize("level", LEVELS)

@@ -118,7 +118,7 @@ def test_aligned_arrays_start_at_lines():
     for shape, dtype in (
         ((3, 5), np.float32),
         ((), np.int64),
-        ((0, 4), np.float32),
+        ((1, 4, 2), np.float64),
         ((7,), np.bool_),
     ):
         array = aligned_array(shape, dtype)
