@@ -35,6 +35,14 @@ def real(what: str, value: object, low: float, high: float, *, above: bool = Fal
     raise RlxError(f"{what}: expected a number {bound}, got {value!r}")
 
 
+def boolean(what: str, value: object) -> bool:
+    """Return True or False, NumPy's among them; raises RlxError for anything else."""
+    # By its name, as NumPy is not imported here.
+    if type(value).__name__ in ("bool", "bool_"):
+        return bool(value)
+    raise RlxError(f"{what}: expected True or False, got {value!r:.80}")
+
+
 def choice(what: str, value: object, options: Sequence[str]) -> str:
     """Return one of some texts; raises RlxError for anything else, arrays among it."""
     if isinstance(value, str) and value in options:

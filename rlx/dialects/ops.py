@@ -334,7 +334,7 @@ class Sample(IRDLOperation, ABC):
     Draws a token from the last row of logits: `[rows, vocab] f32, [8] i32 -> [1] i32`.
 
     The parameters are the words of `rlx.lowering.abi.Sampling`. Where each row has its own,
-    `[rows, 8] i32`, a token is drawn from each: `[rows] i32`.
+    `[rows, 8] i32`, a token is drawn from each: `[rows] i32`. It is -1 where all logits are NaN.
     """
 
     logits = operand_def(AnyTensor)

@@ -23,7 +23,7 @@ TAKEN = 8
 IDS = 9
 """Address of i32 [STEPS]: the token of each step, where the program carries one on."""
 STOPS, STOP_COUNT = 10, 11
-"""Address and number of i32 tokens after which `step` returns."""
+"""Address and number of i32 tokens after which `step` returns, as it does where there is none."""
 LOCK = 12
 """i32, i32: taken by a thread that runs the program through `enter`, and how many wait."""
 MARKS_AT = 13

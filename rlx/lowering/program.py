@@ -244,7 +244,7 @@ class _Job:
         self._set_word(abi.TAKEN, f.add(index, 1))
 
     def _stopped(self, index: Value) -> Value:
-        """Return whether the step's token is one of the stop tokens."""
+        """Return whether the step's token is a stop token, or none: -1, which no step may take."""
         f = self.f
         token = f.load("i32", f.at(self._word(abi.IDS, "ptr"), index, 4))
         stops = self._word(abi.STOPS, "ptr")
@@ -252,8 +252,8 @@ class _Job:
         def compare(i: Value, found: list[Value]) -> list[Value]:
             return [f.or_(found[0], f.icmp("eq", f.load("i32", f.at(stops, i, 4)), token))]
 
-        no = Value("i1", "false")
-        return f.for_(0, self._word(abi.STOP_COUNT), 1, [no], compare)[0]
+        none = f.icmp("slt", token, 0)
+        return f.for_(0, self._word(abi.STOP_COUNT), 1, [none], compare)[0]
 
     def _zero(self, program: lir.ProgramOp) -> None:
         """Fill the slots that launches expect to be zero, before the first of them."""

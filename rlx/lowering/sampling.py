@@ -3,7 +3,7 @@ The choice of the next token: greedy, or at random after temperature, top-k and 
 
 The rule, for logits x in the order (larger first, then smaller index); NaN is never chosen:
 
-1. temperature <= 0 (or an infinite largest logit): the first in the order; 0 if all are NaN.
+1. temperature <= 0 (or an infinite largest logit): the first in the order; -1 if all are NaN.
 2. Drop -inf. Keep the first top_k.
 3. Weights are w = exp((x - max) / temperature). Keep the shortest start of the order whose weight
    is at least top_p of all that step 2 kept, at least one.
@@ -67,7 +67,7 @@ def sample_scratch_bytes(n: int) -> int:
 
 
 def emit_argmax(f: Function, logits: Value, n: int) -> Value:
-    """Return the i32 index of the largest of n floats, the smallest of several; NaN is ignored."""
+    """Return the i32 index of the largest of n floats, the first of several; -1 if all are NaN."""
     return _first_equal(f, logits, n, _reduce(f, "maxnum", _part_maxima(f, logits, n)))
 
 
@@ -106,7 +106,7 @@ def _part_maxima(f: Function, logits: Value, n: int) -> list[Value]:
 
 
 def _first_equal(f: Function, row: Value, n: int, x: Value) -> Value:
-    """Return the i32 index of the first of n floats equal to x, 0 where there is none."""
+    """Return the i32 index of the first of n floats equal to x, -1 where there is none."""
     wanted = f.splat(x, PANEL)
     whole = n // PANEL * PANEL
 
@@ -128,7 +128,7 @@ def _first_equal(f: Function, row: Value, n: int, x: Value) -> Value:
         bits = f.select(absent, equal(i64(whole), mask), bits)
     lane = f.intrinsic("cttz", "i16", bits, Value("i1", "false"))
     found = f.add(column, f.cast("zext", lane, "i64"))
-    return f.cast("trunc", f.select(f.icmp("ne", bits, 0), found, i64(0)), "i32")
+    return f.cast("trunc", f.select(f.icmp("ne", bits, 0), found, i64(-1)), "i32")
 
 
 def _draw(

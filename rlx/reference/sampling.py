@@ -56,14 +56,15 @@ def sample(logits: NDArray[Any], params: NDArray[np.int32]) -> int:
 
     The rule of `rlx.lowering.sampling`, in float64: at a temperature of 0, or beside an infinite
     logit, the largest, the first of several. Else the top_k largest, of those the fewest that have
-    top_p of their probability, and of those one at random. NaN and -inf have no part in it.
+    top_p of their probability, and of those one at random. NaN and -inf have no part in it;
+    -1 where all are NaN.
     """
     given = np.ascontiguousarray(params, "<i4").view(PARAMETERS)[0]
     x = logits.astype(np.float64)
     order = np.argsort(-x, kind="stable")
     order = order[~np.isnan(x[order])]
     if not order.size:
-        return 0
+        return -1
     top, temperature = x[order[0]], float(given["temperature"])
     if not temperature > 0 or np.isinf(top):
         return int(order[0])

@@ -22,6 +22,7 @@ from rlx.lowering.abi import COUNTER_OFFSET, Sampling
 from rlx.runtime.memory import Segment
 from rlx.runtime.prefix import Prefix
 from rlx.runtime.program import Program
+from rlx.wording import several
 
 _COUNTER = COUNTER_OFFSET // 8
 """The word of a sequence's sampling that counts its draws."""
@@ -35,6 +36,17 @@ class Request(NamedTuple):
     """New tokens at most, no more than the context holds."""
     sampling: Sampling
     stops: frozenset[int]
+
+
+def checked_token(token: int, number: int) -> int:
+    """Return an answer's token, its `number`-th; raises RlxError where none could be drawn."""
+    if token < 0:
+        raise RlxError(
+            f"token {number} of the answer: all logits before it are NaN: the model's weights are "
+            "damaged, or a value left the range of the format of keys and values (kv_cache: f16 "
+            "has none beyond 65,504, f32 and bf16 have)"
+        )
+    return token
 
 
 class Host(NamedTuple):
@@ -102,7 +114,9 @@ class Answer:
 
     def __repr__(self) -> str:
         state = "done" if self.done else "not done"
-        return f"<answer to {len(self.request.prompt)} tokens: {len(self.made)}, {state}>"
+        return (
+            f"<answer to {several(len(self.request.prompt), 'token')}: {len(self.made)}, {state}>"
+        )
 
 
 class _Slot:
@@ -212,7 +226,8 @@ class Batch:
 
         Of long prompts each step feeds a chunk, so that other sequences need not wait for all of
         one. An empty list says that there is nothing to do, or that a long prompt is on its way:
-        see `busy`. Raises RlxError where the batch is closed.
+        see `busy`. Raises RlxError where the batch is closed, and for an answer whose logits are
+        NaN, which leaves: the others go on.
         """
         with self._host.turn():
             state = self._open_state()
@@ -220,7 +235,10 @@ class Batch:
                 queue = [(s, s.answer) for s in self._queue if s.answer is not None and not s.free]
             running = [pair for pair in queue if pair[1].made]
             first = self._feed([pair for pair in queue if not pair[1].made])
-            return first + (self._decode(running, state.address) if running else [])
+            drawn = first + (self._decode(running, state.address) if running else [])
+        for answer, token in drawn:
+            checked_token(token, len(answer.made) + 1)
+        return drawn
 
     @property
     def busy(self) -> bool:
@@ -305,6 +323,9 @@ class Batch:
         return drawn
 
     def _give(self, answer: Answer, token: int, drawn: list[tuple[Answer, int]]) -> None:
-        answer.made.append(token)
         drawn.append((answer, token))
+        if token < 0:
+            answer.leave()
+            return
+        answer.made.append(token)
         self.stats.new_tokens += 1

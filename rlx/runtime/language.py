@@ -12,16 +12,17 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from rlx.checks import integer, real
+from rlx.checks import boolean, integer, real
 from rlx.errors import RlxError
 from rlx.lowering.abi import Sampling
-from rlx.runtime.batch import Answer, Batch, BatchStats, Host, Request
+from rlx.runtime.batch import Answer, Batch, BatchStats, Host, Request, checked_token
 from rlx.runtime.memory import Resident
 from rlx.runtime.pace import Pace
 from rlx.runtime.prefix import Prefix
 from rlx.runtime.program import Program
 from rlx.runtime.recorder import Recorder
 from rlx.runtime.turns import Turns
+from rlx.wording import several
 
 if TYPE_CHECKING:
     from rlx.frontends.tokenizer import Tokenizer
@@ -223,8 +224,7 @@ class LanguageModel:
         """Yield token ids, as `generate` does text; an end token is the last, unless not `stop`."""
         ids = self._checked_prompt(prompt)
         sampling = checked_sampling(temperature, top_k, top_p, seed)
-        stops = self.end_tokens if stop else frozenset[int]()
-        return self._tokens(ids, checked_count(max_tokens), sampling, stops)
+        return self._tokens(ids, checked_count(max_tokens), sampling, self._stops(stop))
 
     def generate_batch(
         self,
@@ -285,11 +285,19 @@ class LanguageModel:
         Return where the time of a greedy answer goes: prefill, and `steps` decode steps.
 
         The programs are compiled again, with marks, and run beside those without; the roofline is
-        measured between their calls. Raises RlxError as `generate` does.
+        measured between their calls. Raises RlxError as `generate` does, and for steps beyond the
+        context.
         """
         from rlx.runtime.profile import profile
 
-        return profile(self, self._checked_prompt(prompt), integer("steps", steps, 1))
+        ids = self._checked_prompt(prompt)
+        left = self.capacity - len(ids)
+        if integer("steps", steps, 1) > left:
+            raise RlxError(
+                f"steps: the context holds {self.capacity} tokens, {len(ids)} of them the "
+                f"prompt's: expected at most {several(left, 'step')}, got {steps}"
+            )
+        return profile(self, ids, steps)
 
     def with_marks(self, recorder: Recorder) -> LanguageModel:
         """Return this model, on the same threads and state, with programs that have marks."""
@@ -352,7 +360,7 @@ class LanguageModel:
             before = time.perf_counter()
             self._feed(ids[self._past :], None)
             stats.prefill_s = time.perf_counter() - before
-            token = int(self._buffers.id[0])
+            token = checked_token(int(self._buffers.id[0]), 1)
             stats.new_tokens = 1
             yield token
             self._decode.bind_steps(self._buffers.ids, sorted(stops))
@@ -362,9 +370,10 @@ class LanguageModel:
                 self._buffers.tokens[0] = token
                 taken = self._take(left)
                 left -= taken
+                number = stats.new_tokens + 1
                 stats.new_tokens += taken
-                for token in self._buffers.ids[:taken].tolist():
-                    yield token
+                for number, token in enumerate(self._buffers.ids[:taken].tolist(), number):
+                    yield checked_token(token, number)
 
     def _take(self, limit: int) -> int:
         """Run as many decode steps as fit one native call; return how many it took."""
@@ -444,7 +453,10 @@ class LanguageModel:
         ids = self._checked_prompt(prompt)
         sampling = checked_sampling(temperature, top_k, top_p, seed)
         limit = min(checked_count(max_tokens), self.capacity - len(ids) + 1)
-        return Request(ids, limit, sampling, self.end_tokens if stop else frozenset())
+        return Request(ids, limit, sampling, self._stops(stop))
+
+    def _stops(self, stop: object) -> frozenset[int]:
+        return self.end_tokens if boolean("stop", stop) else frozenset()
 
     def _checked_prompt(self, prompt: str | Sequence[int]) -> list[int]:
         if isinstance(prompt, str):
@@ -458,7 +470,7 @@ class LanguageModel:
             raise RlxError("the prompt is empty: expected at least one token")
         if past + len(ids) > self.capacity:
             raise RlxError(
-                f"the prompt has {past + len(ids)} tokens, and the context holds "
+                f"the prompt has {several(past + len(ids), 'token')}, and the context holds "
                 f"{self.capacity}: shorten it, or load the model with a larger max_context"
             )
         return ids

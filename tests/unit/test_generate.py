@@ -398,6 +398,14 @@ def test_options_of_another_kind_are_refused(small: Case, options: dict[str, Any
         small.model.generate([1], **options)
 
 
+@pytest.mark.parametrize("stop", ["x", 1, None])
+def test_stop_is_a_boolean(small: Case, stop: Any):
+    with pytest.raises(RlxError, match="stop: expected True or False, got"):
+        small.model.generate_ids([1], stop=stop)
+    with small.model.batch(1) as batch, pytest.raises(RlxError, match="stop: expected True or"):
+        batch.add([1], stop=stop)
+
+
 def test_a_generator_may_wander_between_threads(small: Case):
     model = small.model
     wanted = list(model.generate_ids([1, 2, 3], 30, stop=False))
