@@ -12,11 +12,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from rlx.checks import choice
 from rlx.errors import RlxError
 from rlx.lowering import abi
 from rlx.runtime.recorder import Recorded, Recorder, Spans
+from rlx.runtime.replacing import replacing
 from rlx.runtime.roofline import Roofline
-from rlx.runtime.timeline import replacing, write_timeline
+from rlx.runtime.timeline import write_timeline
+from rlx.wording import several
 
 if TYPE_CHECKING:
     from rlx.runtime.language import LanguageModel
@@ -245,8 +248,9 @@ class Profile:
         return "\n".join(lines)
 
     def table(self, program: str) -> Iterator[str]:
-        """Give the lines of a program's table."""
-        section = next(s for s in self.sections if s.name == program)
+        """Give the lines of a program's table. Raises RlxError for one that it isn't of."""
+        names = [section.name for section in self.sections]
+        section = self.sections[names.index(choice("program of a profile", program, names))]
         return _table(section, self.roofline_gb_s)
 
     def heading(self) -> list[str]:
@@ -258,7 +262,7 @@ class Profile:
             f"rate      {with_marks:.1f} steps/s, {without:.1f} without marks",
         ]
         if self.lost:
-            lines.append(f"lost      {self.lost} marks: profile fewer steps")
+            lines.append(f"lost      {several(self.lost, 'mark')}: profile fewer steps")
         return lines
 
 
@@ -266,8 +270,8 @@ def _table(section: Section, roofline: float) -> Iterator[str]:
     """Give the lines of a program's table, in microseconds and megabytes of a step."""
     steps, total = section.counted, section.seconds
     yield (
-        f"{section.name}: {section.steps} steps of {section.mean_s * 1e3:.3f} ms; the faster half "
-        f"takes {total / steps * 1e3:.3f} ms, of which"
+        f"{section.name}: {several(section.steps, 'step')} of {section.mean_s * 1e3:.3f} ms; the "
+        f"faster half takes {total / steps * 1e3:.3f} ms, of which"
     )
 
     def us(seconds: float) -> str:

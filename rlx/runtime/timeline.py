@@ -4,60 +4,22 @@ from __future__ import annotations
 
 import gzip
 import json
-import os
-from collections.abc import Generator, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from rlx.errors import RlxError
 from rlx.lowering import abi
 from rlx.runtime.recorder import Recorded, Spans
+from rlx.runtime.replacing import errors_of
+from rlx.wording import several
 
 if TYPE_CHECKING:
     from rlx.runtime.profile import Profile
 
 
-@contextmanager
-def replacing(path: str) -> Generator[BinaryIO]:
-    """
-    Open a file to write, which takes its name once the `with` has ended without an error.
-
-    Raises RlxError where it can't be written, and leaves what was there.
-    """
-    if not path:
-        raise RlxError("cannot write events: expected the path of a file, got an empty one")
-    target = os.path.realpath(path) if "\0" not in path else path
-    # A device or a pipe has nothing to replace.
-    in_place = os.path.exists(target) and not os.path.isfile(target)
-    written = target if in_place else f"{target}.{os.getpid()}.tmp"
-    with _errors_of(path):
-        file = open(written, "wb" if in_place else "xb")
-    try:
-        with file:
-            yield file
-        if not in_place:
-            with _errors_of(path):
-                os.replace(written, target)
-    except BaseException:
-        if not in_place:
-            with suppress(OSError):
-                os.remove(written)
-        raise
-
-
-@contextmanager
-def _errors_of(path: str) -> Generator[None]:
-    try:
-        yield
-    except (OSError, ValueError) as e:
-        reason = (e.strerror if isinstance(e, OSError) else None) or str(e)
-        raise RlxError(f"cannot write {path}: {reason}") from e
-
-
 def write_timeline(profile: Profile, file: BinaryIO, path: str) -> None:
     """Write a profile's events to the open file of `path`, compressed where that ends in .gz."""
     data = json.dumps({"traceEvents": list(events(profile)), "displayTimeUnit": "ns"}).encode()
-    with _errors_of(path):
+    with errors_of(path):
         file.write(gzip.compress(data, 6) if path.endswith(".gz") else data)
         file.flush()
 
@@ -71,7 +33,7 @@ def events(profile: Profile) -> Iterator[dict[str, Any]]:
         yield {"ph": "M", "name": "thread_name", "pid": 1, "tid": tid, "args": {"name": name}}
     timeline = _Timeline(profile)
     for call in profile.calls:
-        name = f"{call.manifest.name}, {call.steps} steps"
+        name = f"{call.manifest.name}, {several(call.steps, 'step')}"
         yield timeline.event(name, "call", calls, call.began, call.ended, {})
         yield from timeline.spans(call)
 

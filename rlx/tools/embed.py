@@ -13,7 +13,9 @@ import numpy as np
 
 from rlx.errors import RlxError
 from rlx.runtime.encoder import TextEncoder
+from rlx.runtime.replacing import errors_of, replacing
 from rlx.tools.endings import standard_input, standard_output
+from rlx.wording import several
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -99,16 +101,17 @@ def _numbers(embeddings: NDArray[np.float32]) -> list[list[float]]:
 
 def _save(path: str, embeddings: NDArray[np.float32]) -> None:
     """Write an array file; without a suffix of its own, as the caller named it."""
-    with open(path, "wb") as file:
+    with replacing(path) as file, errors_of(path):
         np.save(file, embeddings)
+        file.flush()
 
 
 def _table(figures: dict[str, Any]) -> str:
-    f = figures
+    f, texts = figures, several(figures["texts"], "text")
     rows = [
-        ("embed", f"{f['tok_s']:.0f} tok/s ({f['texts']} texts, {f['tokens']} tokens)"),
+        ("embed", f"{f['tok_s']:.0f} tok/s ({texts}, {several(f['tokens'], 'token')})"),
         ("tokenize", f"{f['tokenize_s']:.2f} s"),
         ("load", f"{f['load_s']:.2f} s, {f['compile_s']:.2f} s of it compiling"),
-        ("threads", f"{f['threads']}, {f['barriers_per_step']} barriers in a step"),
+        ("threads", f"{f['threads']}, {several(f['barriers_per_step'], 'barrier')} in a step"),
     ]
     return "\n".join(f"{name:13} {value}" for name, value in rows)

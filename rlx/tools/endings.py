@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
-from collections.abc import Callable
-from contextlib import suppress
+import threading
+from collections.abc import Callable, Generator
+from contextlib import contextmanager, suppress
+from types import FrameType
 from typing import BinaryIO, TextIO, cast
 
 from rlx.errors import RlxError
@@ -25,21 +28,46 @@ def standard_output() -> TextIO:
     return stream
 
 
+class _Ended(BaseException):
+    """The system, or another program, asked this one to end."""
+
+
+@contextmanager
+def _ends_in_order() -> Generator[None]:
+    """Let SIGTERM be an exception, so that files that are half written and processes go."""
+
+    def end(_: int, __: FrameType | None) -> None:
+        raise _Ended
+
+    ours = threading.current_thread() is threading.main_thread()
+    if not ours or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+        yield
+        return
+    signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
 def ended(body: Callable[[], None], say: Callable[[str, Exception], None], debug: bool) -> int:
     """
-    Run a command and return its exit code: 0, 1 after an error, 130 after Ctrl-C.
+    Run a command and return its exit code: 0, 1 after an error, 130 after Ctrl-C, 143 when it was
+    asked to end.
 
     `say` prints an error's message, given that and the error. A reader of our output that has left,
     as `head` does, is no error to speak of.
     """
     try:
         # argparse ends with SystemExit when it has printed its help.
-        with suppress(SystemExit):
+        with suppress(SystemExit), _ends_in_order():
             body()
         if (stream := cast("TextIO | None", sys.stdout)) is not None:
             stream.flush()
     except KeyboardInterrupt:
         return 130
+    except _Ended:
+        return 143
     except BrokenPipeError:
         _discard_output()
         return 1

@@ -6,6 +6,8 @@ import ctypes
 import gzip
 import json
 import os
+import subprocess
+import sys
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -295,7 +297,7 @@ def test_tables_and_json_say_the_same(
     assert code == 0
     assert text.endswith("rlx-profile.json.gz\n")
     assert os.listdir(tmp_path) == ["rlx-profile.json.gz"]
-    assert all(word in text for word in ("prefill: 1 steps", "decode: 3 steps", "attention"))
+    assert all(word in text for word in ("prefill: 1 step of", "decode: 3 steps", "attention"))
     code, text = rlx_profile("--json", "-n", 3, "-o", "events.json")
     figures = json.loads(text)
     assert figures["events"] == "events.json"
@@ -413,3 +415,29 @@ def test_a_profile_is_a_models_method(path: str):
         model.profile([])
     with pytest.raises(RlxError, match="steps"):
         model.profile(PROMPT, 0)
+    with pytest.raises(RlxError, match=r"holds 64 tokens, 5 of .*: expected at most 59 steps, got"):
+        model.profile(PROMPT, 60)
+
+
+def test_the_table_of_a_program_that_there_is_not(profile: Profile):
+    with pytest.raises(RlxError, match="expected one of prefill, decode, got 'nope'"):
+        profile.table("nope")
+
+
+def test_one_step_is_no_steps(rlx_profile: Callable[..., tuple[int, str]], tmp_path: Path):
+    code, text = rlx_profile("-n", 1, "-o", tmp_path / "events.json")
+    assert code == 0
+    assert "decode: 1 step of" in text
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no SIGTERM to send")
+def test_a_process_that_is_ended_leaves_no_file(path: str, tmp_path: Path):
+    events = tmp_path / "events.json"
+    command = [sys.executable, "-m", "rlx.tools.cli", "profile", path, "-n", "50", "-o", events]
+    child = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE)
+    while not list(tmp_path.iterdir()) and child.poll() is None:
+        time.sleep(0.01)
+    child.terminate()
+    _, err = child.communicate()
+    assert (child.returncode, err) == (143, b"")
+    assert list(tmp_path.iterdir()) == []
