@@ -9,6 +9,7 @@ import llvmlite.binding as llvm
 from rlx.errors import RlxError
 from rlx.lowering.target import Target
 from rlx.runtime.compilations import compiling
+from rlx.runtime.object_file import undefined
 from rlx.runtime.stages import stage
 
 
@@ -71,13 +72,25 @@ def assembly(text: str, target: Target) -> str:
 
 
 class Engine:
-    """Executable code from one object file."""
+    """
+    Executable code from one object file.
+
+    Raises RlxError where it calls what this process doesn't have: LLVM would take that for a
+    function at address 0.
+    """
 
     def __init__(self, data: bytes):
         _initialise(every=False)
         machine = _machine(Target.host(), jit=True)
         empty = llvm.parse_assembly("")
         self._engine = llvm.create_mcjit_compiler(empty, machine)
+        # Now LLVM knows what this process has.
+        lacking = [name for name in undefined(data) if llvm.address_of_symbol(name) is None]
+        if lacking:
+            raise RlxError(
+                f"compiled code: it calls {', '.join(lacking)}, which this process does not have: "
+                "it was compiled for another system, or rlx has a defect"
+            )
         self._engine.add_object_file(llvm.ObjectFileRef.from_data(data))
         self._engine.finalize_object()
 
