@@ -40,7 +40,7 @@ from rlx.runtime.threads import Team, native_object
 if TYPE_CHECKING:
     from rlx.driver import Model, Options
 
-FORMAT = 1
+FORMAT = 2
 FACTS, OBJECTS, WEIGHTS, TOKENIZER = "rlx.json", "objects", "weights.packed", "tokenizer.json"
 
 
@@ -51,6 +51,8 @@ class Facts(NamedTuple):
     """The name of the file that it was made of."""
     programs: dict[str, str]
     """The key of each program's object, by name, in the order in which the runtime wants them."""
+    team: str
+    """The key of the object that runs threads; another version of Python or LLVM makes its own."""
     weights: str
     """The key of the packed weights; empty where the programs have none."""
     tokenizer: str
@@ -75,6 +77,11 @@ class Facts(NamedTuple):
         try:
             facts: dict[str, Any] = json.loads(path.read_bytes())
             form, digest = facts.pop("format"), facts.pop("digest")
+        except FileNotFoundError:
+            raise RlxError(
+                f"{path}: expected it in a folder of `rlx compile`, it is missing: copy the folder "
+                "again, or compile the model again"
+            ) from None
         except OSError as e:
             raise RlxError(f"{path}: {e.strerror}") from None
         except (ValueError, KeyError, AttributeError, TypeError, RecursionError):
@@ -161,13 +168,14 @@ def _fill(model: Model, folder: Path, target: Target, precision: str, threads: i
     for name, program in found.items():
         data = program.to_bytes()
         programs[name] = _write_object(folder, _digest(data), data, f"program {name}")
-    _write_object(folder, *native_object(), "team of threads")
+    team = _write_object(folder, *native_object(), "team of threads")
     first = next(iter(found.values()))
     with stage("packing weights"):
         weights = _write_weights(model, folder, first, threads)
     facts = Facts(
         model.file.path.name,
         programs,
+        team,
         weights,
         _write_tokenizer(model, folder / TOKENIZER),
         sorted(end_tokens(model.file)),
@@ -217,6 +225,11 @@ def _write_tokenizer(model: Model, path: Path) -> str:
 # Loading
 
 
+def is_compiled(path: str | os.PathLike[str]) -> bool:
+    """Return whether a folder is one of `rlx compile`, perhaps an incomplete one."""
+    return any(os.path.exists(os.path.join(path, name)) for name in (FACTS, OBJECTS, WEIGHTS))
+
+
 def load_folder(folder: Path, options: Options) -> LanguageModel:
     """
     Load a model that `write_folder` wrote; `options` that are given must be those of then.
@@ -238,8 +251,11 @@ def _load(folder: Path, options: Options) -> LanguageModel:
     facts = Facts.read(folder / FACTS)
     _check_options(folder, facts, options)
     _check_cpu(folder, facts)
+    _read_object(folder / OBJECTS / facts.team)
     read_also(folder / OBJECTS)
-    found = [_read_object(folder / OBJECTS / key) for key in facts.programs.values()]
+    found = [
+        Compiled.from_bytes(_read_object(folder / OBJECTS / key)) for key in facts.programs.values()
+    ]
     team = Team(options.threads)
     started = start(found, team, lambda program: _map_weights(folder, facts, program))
     prefill, decode = started.programs
@@ -279,11 +295,15 @@ def _check_options(folder: Path, facts: Facts, options: Options) -> None:
     """Raise RlxError for an option that is not as the folder was compiled."""
     if options.max_context is not None:
         integer("max_context of a compiled model", options.max_context, 1, facts.capacity)
+    if options.verify:
+        raise RlxError(
+            f"verify: {folder} has compiled code alone, and no plans to check: leave it out, or "
+            "load the model's file with it"
+        )
     for name, given, free, built in (
         ("precision", options.precision, "auto", facts.precision),
         ("kv_cache", options.kv_cache, "auto", facts.kv_cache),
         ("profile", options.profile, None, None),
-        ("verify", options.verify, False, None),
     ):
         if given != free and (built is None or given != built):
             known = f" with {built}" if built is not None else ""
@@ -306,14 +326,14 @@ def _check_cpu(folder: Path, facts: Facts) -> None:
         )
 
 
-def _read_object(path: Path) -> Compiled:
+def _read_object(path: Path) -> bytes:
     try:
         stored = Stored.read(path)
     except OSError:
         stored = None
     if stored is None:
         _refuse(path)
-    return Compiled.from_bytes(stored.data)
+    return stored.data
 
 
 def _map_weights(folder: Path, facts: Facts, program: Program) -> Block:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from rlx import beside
-from rlx.checks import choice, integer
+from rlx.checks import boolean, choice, integer
 from rlx.contract.quant import KV_FORMATS, KvFormat
 from rlx.errors import RlxError
 from rlx.flow.profile import CompileProfile
@@ -147,9 +147,13 @@ def open_model(
             "precision: exact stores every value as f32, but the profile asks for "
             f"{profile.precision}: leave out one of the two"
         )
-    if not isinstance(path, str | os.PathLike):
-        raise RlxError(f"path: expected that of a GGUF file, got {path!r}")
-    file = GgufFile.open(cast("str | os.PathLike[str]", path))
+    path = _checked_path(path)
+    if os.path.exists(os.path.join(path, "rlx.json")):
+        raise RlxError(
+            f"{path}: expected a GGUF file, found a folder of `rlx compile`, which has compiled "
+            "code alone: give the model's file"
+        )
+    file = GgufFile.open(path)
     architecture = file.value("general.architecture", str)
     fam = family(architecture)
     config = fam.read_config(file)
@@ -160,6 +164,15 @@ def open_model(
     weights = GgufWeights(file)
     rounding = Precision.of(precision, Target.host())
     return Model(file, fam, config, weights, max_context, profile, rounding, kv_cache=kept)
+
+
+def _checked_path(path: object) -> str | os.PathLike[str]:
+    if not isinstance(path, str | os.PathLike):
+        raise RlxError(f"path: expected that of a model, got {path!r:.80}")
+    path = cast("str | os.PathLike[str]", path)
+    if not os.fspath(path):
+        raise RlxError("path: expected that of a model, got an empty one")
+    return path
 
 
 def compiled(model: Model, target: Target) -> list[Compiled]:
@@ -225,13 +238,14 @@ def load(
     Raises RlxError for a file or an option that rlx can't serve.
     """
     started = time.perf_counter()
+    boolean("verify", verify)
+    boolean("reuse_prefix", reuse_prefix)
     options = Options(precision, threads, max_context, verify, profile, kv_cache, reuse_prefix)
-    if not isinstance(cast(object, path), str | os.PathLike):
-        raise RlxError(f"path: expected that of a GGUF file, got {path!r}")
+    path = _checked_path(path)
     if os.path.isdir(path):
-        from rlx.deploy import FACTS, load_folder
+        from rlx.deploy import is_compiled, load_folder
 
-        if os.path.exists(os.path.join(path, FACTS)):
+        if is_compiled(path):
             return load_folder(Path(path), options)
         from rlx.encoders import load_encoder
 

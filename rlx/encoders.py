@@ -91,7 +91,8 @@ def open_encoder(
     if not (folder / WEIGHTS).is_file():
         raise RlxError(
             f"{folder}: expected the folder of an encoder, with {WEIGHTS}, config.json and "
-            f"{TOKENIZER}: it has no {WEIGHTS}; a language model is a GGUF file"
+            f"{TOKENIZER}, or one of `rlx compile`: it has no {WEIGHTS}, and no rlx.json; a "
+            "language model is a GGUF file"
         )
     file = SafetensorsFile.open(folder / WEIGHTS)
     config = bert.read_config(folder, file)

@@ -11,6 +11,7 @@ from typing import NamedTuple
 from rlx.lowering.manifest import Manifest
 from rlx.runtime.cache import ObjectCache
 from rlx.runtime.compilations import check_allowed
+from rlx.runtime.room import check_settings
 from rlx.runtime.stages import shown, stage
 
 
@@ -43,6 +44,7 @@ def from_cache(key: str, what: str, make: Callable[[], Compiled]) -> tuple[Compi
 
     Raises RlxError inside of `rlx.no_compile()` where it isn't there.
     """
+    check_settings()
     cache = ObjectCache()
     if dump_folder() is None:
         with stage(f"looking for {what}"):

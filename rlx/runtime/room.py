@@ -16,7 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from rlx.runtime.cache_files import TEMPORARY, cache_dir, is_free, warn_once
+from rlx.runtime.cache_files import TEMPORARY, cache_dir, is_free, warn_no_cache, warn_once
 
 DEFAULT_LIMIT = 16 << 30
 KEPT_S = 60.0
@@ -58,6 +58,14 @@ def limit() -> int:
         )
         return DEFAULT_LIMIT
     return int(float(found[1]) * _UNITS[found[2].upper()])
+
+
+def check_settings() -> None:
+    """Warn, once, of what RLX_CACHE_LIMIT and RLX_CACHE_DIR can't mean."""
+    limit()
+    chosen = os.environ.get("RLX_CACHE_DIR")
+    if chosen and os.path.exists(chosen) and not os.path.isdir(chosen):
+        warn_no_cache(NotADirectoryError(20, "Not a directory", chosen))
 
 
 def files() -> Iterator[File]:

@@ -8,7 +8,8 @@ import time
 from rlx.errors import RlxError
 from rlx.runtime import inventory
 from rlx.runtime.cache_files import cache_dir
-from rlx.runtime.room import File, limit
+from rlx.runtime.room import File, check_settings, limit
+from rlx.wording import several
 
 ACTIONS = ("list", "clear", "verify")
 _MB = 1e6
@@ -16,6 +17,7 @@ _MB = 1e6
 
 def run(action: str, as_json: bool) -> None:
     """Do an action and print what came of it. Raises RlxError for one that there is none of."""
+    check_settings()
     if action == "list":
         _list(as_json)
     elif action == "clear":
@@ -37,7 +39,7 @@ def _list(as_json: bool) -> None:
         used = time.strftime("%Y-%m-%d %H:%M", time.localtime(file.used))
         print(f"{file.kind:8} {file.nbytes / _MB:10.2f} MB  {used}  {file.path.name[:12]}  {label}")
     print(
-        f"{len(found)} files, {total / _MB:.2f} MB of at most {limit() / _MB:.0f} MB "
+        f"{several(len(found), 'file')}, {total / _MB:.2f} MB of at most {limit() / _MB:.0f} MB "
         f"(RLX_CACHE_LIMIT) in {cache_dir()}"
     )
 
@@ -60,9 +62,11 @@ def _verify(as_json: bool) -> None:
     else:
         for file in bad:
             print(f"damaged: {file.path}")
-        print(f"{total - len(bad)} of {total} files are as they were written")
+        print(f"{total - len(bad)} of {several(total, 'file')} are as they were written")
     if bad:
-        raise RlxError(f"cache: {len(bad)} damaged files: removed, they will be made again")
+        raise RlxError(
+            f"cache: {several(len(bad), 'damaged file')}: removed, they will be made again"
+        )
 
 
 def _facts(file: File) -> dict[str, object]:
@@ -71,7 +75,7 @@ def _facts(file: File) -> dict[str, object]:
 
 
 def _count(what: str, files: list[File]) -> str:
-    return f"{what} {len(files)} files, {sum(f.nbytes for f in files) / _MB:.2f} MB"
+    return f"{what} {several(len(files), 'file')}, {sum(f.nbytes for f in files) / _MB:.2f} MB"
 
 
 def _print_json(facts: dict[str, object]) -> None:

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from rlx.checks import integer
 from rlx.errors import RlxError
 from rlx.tools.endings import ended, standard_input
+from rlx.wording import several
 
 if TYPE_CHECKING:
     from rlx.runtime.language import LanguageModel
@@ -253,7 +254,8 @@ def _inspect(args: argparse.Namespace) -> None:
 
 
 def _profile(args: argparse.Namespace) -> None:
-    from rlx.runtime.timeline import replacing, write_timeline
+    from rlx.runtime.replacing import replacing
+    from rlx.runtime.timeline import write_timeline
 
     text = _prompt_text(args)
     integer("steps", args.steps, 1)
@@ -336,11 +338,15 @@ def _prompt_text(args: argparse.Namespace) -> str | None:
 
 
 def _load(args: argparse.Namespace, verify: bool) -> LanguageModel:
-    if os.path.isdir(args.model) and not os.path.exists(os.path.join(args.model, "rlx.json")):
-        raise RlxError(
-            f"{args.model}: expected a GGUF file, found a directory; name the file in it, or "
-            "ask rlx embed where it is that of an encoder"
-        )
+    if os.path.isdir(args.model):
+        from rlx.deploy import is_compiled
+
+        if not is_compiled(args.model):
+            raise RlxError(
+                f"{args.model}: expected a GGUF file, found a directory, which has no rlx.json "
+                "of `rlx compile` either; name the file in it, or ask rlx embed where it is that "
+                "of an encoder"
+            )
     from rlx.driver import load
     from rlx.runtime.language import LanguageModel
 
@@ -438,15 +444,15 @@ def _table(figures: dict[str, Any], verbose: bool) -> str:
     f = figures
     mapped = f"{mb('resident_weight_bytes')} of the {mb('packed_file_bytes')} of packed weights"
     rows = [
-        ("prefill", f"{f['prefill_tok_s']:.1f} tok/s ({f['prompt_tokens']} tokens)"),
-        ("decode", f"{f['decode_tok_s']:.1f} tok/s ({f['decode_steps']} steps)"),
+        ("prefill", f"{f['prefill_tok_s']:.1f} tok/s ({several(f['prompt_tokens'], 'token')})"),
+        ("decode", f"{f['decode_tok_s']:.1f} tok/s ({several(f['decode_steps'], 'step')})"),
         ("first token", f"{f['first_token_s']:.2f} s after the start of the process"),
         ("load", f"{f['load_s']:.2f} s, {f['compile_s']:.2f} s of it compiling"),
         ("memory", f"{mb('rss_anon_bytes')} of this process alone, {mapped}"),
         ("weights", f"{mb('weight_bytes')}, {mb('weight_bytes_per_step')} read in a step"),
         ("arena, state", f"{mb('arena_bytes')}, {mb('state_bytes')} in {f['kv_cache']}"),
-        ("threads", f"{f['threads']}, {f['barriers_per_step']} barriers in a step"),
-        ("kernels", f"{f['kernels']}, {f['kernels_per_step']} launches in a step"),
+        ("threads", f"{f['threads']}, {several(f['barriers_per_step'], 'barrier')} in a step"),
+        ("kernels", f"{f['kernels']}, {several(f['kernels_per_step'], 'launch', 'es')} in a step"),
     ]
     if verbose:
         rows += [

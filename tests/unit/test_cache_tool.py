@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,6 +12,7 @@ import pytest
 from models import write_llama
 
 import rlx
+from rlx.runtime import cache_files
 from rlx.runtime.cache import ObjectCache
 from rlx.tools import cli
 
@@ -71,7 +74,7 @@ def test_clear_leaves_what_is_in_use(run: Run, path: Path, folder: Path) -> None
     model = rlx.load(path)
     code, out, _ = run("clear")
     assert code == 0
-    assert "kept, as they are in use or can't be removed: 1 files" in out
+    assert "kept, as they are in use or can't be removed: 1 file," in out
     (left,) = [p for p in folder.rglob("*") if p.is_file()]
     assert left.parent.name == "packed"
     assert list(model.generate_ids([1, 2], 3))
@@ -114,6 +117,32 @@ def test_files_of_other_versions_are_left_alone(run: Run, folder: Path) -> None:
     assert labels == ["damaged", "of another version of rlx", "of another version of rlx"]
     assert run("verify")[0] == 1
     assert len([p for p in folder.rglob("*") if p.is_file()]) == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("RLX_CACHE_LIMIT", "abc", "expected a size such as 500M or 20G, got 'abc'"),
+        ("RLX_CACHE_DIR", os.devnull, "rlx stores nothing in its cache folder"),
+    ],
+)
+def test_settings_that_mean_nothing_are_one_warning(
+    run: Run, path: Path, monkeypatch: pytest.MonkeyPatch, name: str, value: str, message: str
+) -> None:
+    rlx.load(path)
+    monkeypatch.setenv(name, value)
+    monkeypatch.setattr(cache_files, "_warned", set())
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        code, _, err = run("list")
+    assert code == 0
+    assert err.startswith("rlx: warning: ")
+    assert err.count("\n") == 1
+    assert message in err
+    monkeypatch.setattr(cache_files, "_warned", set())
+    with pytest.warns(RuntimeWarning, match=message) as caught:
+        rlx.load(path)
+    assert len(caught) == 1
 
 
 def test_another_action_is_refused(run: Run) -> None:

@@ -260,7 +260,14 @@ def test_a_compiled_program_survives_the_cache(model: Model):
     assert Compiled.from_bytes(compiled.to_bytes()) == compiled
 
 
-@pytest.mark.parametrize("path", [None, 5, b"model.gguf", []])
+@pytest.mark.parametrize("path", [None, 5, b"model.gguf", [], ""])
 def test_a_path_is_a_path(path: object):
-    with pytest.raises(RlxError, match="path: expected that of a GGUF file"):
+    with pytest.raises(RlxError, match="path: expected that of a model, got"):
         driver.load(path)
+
+
+@pytest.mark.parametrize("name", ["verify", "reuse_prefix"])
+@pytest.mark.parametrize("value", ["no", 0, None])
+def test_a_choice_of_two_is_a_boolean(name: str, value: object):
+    with pytest.raises(RlxError, match=f"{name}: expected True or False, got"):
+        driver.load("model.gguf", **{name: value})

@@ -363,6 +363,10 @@ def test_the_command_says_what_is_wrong(tmp_path: Path, capfd: pytest.CaptureFix
         (["embed", folder, str(tmp_path / "none.txt")], "none.txt: No such file or directory"),
         (["embed", folder, str(tmp_path / "latin.txt")], "expected text in UTF-8"),
         (["embed", str(tmp_path), __file__], "expected the folder of an encoder"),
+        (["embed", "", __file__], "path: expected that of a model, got an empty one"),
+        (["embed", folder, __file__, "-o", ""], "cannot write a file: expected its path"),
+        (["embed", folder, __file__, "-o", "/no/where.npy"], "cannot write /no/where.npy: No such"),
+        (["embed", folder, __file__, "-o", "/dev/full"], "cannot write /dev/full: No space left"),
         (["generate", folder, "--prompt", "x"], "expected a GGUF file, found a directory"),
     ):
         assert main(args) == 1
@@ -370,6 +374,22 @@ def test_the_command_says_what_is_wrong(tmp_path: Path, capfd: pytest.CaptureFix
         assert err.startswith("rlx: error: ")
         assert err.count("\n") == 1
         assert message in err
+
+
+def test_an_array_replaces_another_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    from rlx.tools import cli, embed
+
+    folder, file = str(write_bert(tmp_path / "m")), tmp_path / "lines.npy"
+    file.write_bytes(b"before")
+
+    def fail(file: Any, _: object) -> None:
+        file.write(b"half of it")
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(embed.np, "save", fail)
+    assert cli.main(["embed", folder, __file__, "-o", str(file), "-q"]) == 1
+    assert file.read_bytes() == b"before"
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["lines.npy", "m"]
 
 
 def test_a_bar_is_for_terminals_alone(monkeypatch: pytest.MonkeyPatch, capsys: Any):
