@@ -1,12 +1,13 @@
 """
 Starts of SmolLM2: from a process's start to its first token, with an empty cache and a full one.
 
-Every sample is a process of its own, and what is told are medians. Beside rlx stand PyTorch as it
-is and with torch.compile, if `--torch-python` names the interpreter of an environment with torch,
-transformers and gguf, and `--torch-copy` a folder, where the model's weights go as safetensors.
+Every sample is a process of its own, and what is told are medians. The part `peers` runs those of
+`start_peers.py`, each where `--peer NAME=PYTHON` names the interpreter of an environment that has
+it, on the files in `--peers-folder`, which `start_peers.py` prepares.
 
-    python benchmarks/startup.py [--only starts,layers,imports,lengths,peers] [--rounds 5]
-        [--add FILE] [--json FILE] [--update]
+    python benchmarks/startup.py [--only starts,beside,layers,imports,lengths,peers] [--rounds 5]
+        [--peers-folder DIR --peer torch=PYTHON --peer JAX=PYTHON ...] [--add FILE] [--json FILE]
+        [--update]
 """
 
 from __future__ import annotations
@@ -25,16 +26,17 @@ from typing import Any
 
 from common import machine, median, table, today, update_section, write_json
 from llm import generate, model_path
+from start_peers import PROMPT as TOKENS
 
 HERE = Path(__file__).resolve().parent
-PARTS = ("starts", "layers", "imports", "lengths", "peers")
-PROMPT = ",".join(str(i) for i in range(100, 116))
-"""Sixteen tokens."""
+PARTS = ("starts", "beside", "layers", "imports", "lengths", "peers")
+PROMPT = ",".join(map(str, TOKENS))
 LAYERS = (30, 60, 120)
 SIZES = {"d": 576, "ffn": 1536, "heads": 9, "kv_heads": 3, "vocab": 512}
 """Of SmolLM2, but for its vocabulary."""
 GENERATIONS, LONGEST, MOST_PROMPTS = 300, 2000, 8
-PEERS = ("torch", "torch.compile")
+LONG_S = 20
+"""A peer that takes longer has three samples at most."""
 SUMS = {
     "reading the model's head": ["reading the file's head"],
     "imports, HIR": ["imports and HIR", "imports"],
@@ -66,6 +68,25 @@ def starts(rounds: int) -> dict[str, Any]:
                 environment = {**os.environ, "RLX_CACHE_DIR": cache}
                 subprocess.run(command, check=True, env=environment, capture_output=True)
             found["folder"].append(generate(made, str(Path(place, "none")), *args))
+    return found
+
+
+def beside(rounds: int) -> dict[str, list[Any]]:
+    """Return the figures of first starts with the second program compiled beside, and without."""
+    scripts = {"with": "", "without": "import rlx.beside; rlx.beside.pays = lambda: False; "}
+    found: dict[str, list[Any]] = {name: [] for name in scripts}
+    for i in range(rounds):
+        for name in sorted(scripts, reverse=i % 2 == 1):
+            script = f"{scripts[name]}from rlx.tools.cli import main; main()"
+            args = ["generate", model_path(), "--prompt-ids", PROMPT, "-n", "1", "--json"]
+            with tempfile.TemporaryDirectory() as cache:
+                done = subprocess.run(
+                    [sys.executable, "-c", script, *args],
+                    check=True,
+                    env={**os.environ, "RLX_CACHE_DIR": cache},
+                    capture_output=True,
+                )
+            found[name].append(json.loads(done.stdout))
     return found
 
 
@@ -124,51 +145,39 @@ def lengths() -> dict[str, int]:
     return {"generations": GENERATIONS, "more": sum(after) - sum(before)}
 
 
-# PyTorch
-
-
-def torch_start(copy: str, compiled: bool) -> None:
-    """Print the seconds from the start of this process to its first token, by PyTorch."""
-    import torch
-    from transformers import AutoModelForCausalLM
-
-    from rlx.tools.cli import process_age
-
-    folder = Path(copy)
-    if not (folder / "config.json").exists():
-        path = Path(model_path())
-        AutoModelForCausalLM.from_pretrained(
-            path.parent, gguf_file=path.name, dtype=torch.bfloat16
-        ).save_pretrained(folder)
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16).eval()
-    forward = torch.compile(model, dynamic=True) if compiled else model
-    ids = torch.tensor([[int(i) for i in PROMPT.split(",")]])
-    with torch.no_grad():
-        token = int(forward(ids, use_cache=False).logits[0, -1].argmax())
-    print(json.dumps({"first_token_s": process_age(), "token": token}))
-
-
-def peers(rounds: int, python: str, copy: str) -> dict[str, dict[str, list[float]]]:
+def peers(
+    rounds: int, folder: str, pythons: dict[str, str], found: dict[str, Any]
+) -> dict[str, dict[str, list[float]]]:
     """Return the seconds to the first token of each peer, with an empty cache and a full one."""
-    found: dict[str, dict[str, list[float]]] = {}
-    for name in PEERS:
-        found[name] = {"empty": [], "full": []}
-        for _ in range(rounds):
+    found = dict(found)
+    for name, python in pythons.items():
+        # PyTorch as it is keeps nothing.
+        states = ("empty",) if name == "torch" else ("empty", "full")
+        found[name] = {state: [] for state in states}
+        while len(found[name]["empty"]) < _samples(found[name]["empty"], rounds):
             with tempfile.TemporaryDirectory() as cache:
-                for state in ("empty", "full"):
+                for state in states:
                     environment = {
                         **os.environ,
-                        "TORCHINDUCTOR_CACHE_DIR": cache,
+                        "START_CACHE": cache,
                         "HF_HUB_OFFLINE": "1",
                         "PYTHONPATH": f"{HERE.parent}",
                     }
-                    command = [python, __file__, "--peer", name, "--torch-copy", copy]
                     done = subprocess.run(
-                        command, check=True, env=environment, capture_output=True, text=True
+                        [python, str(HERE / "start_peers.py"), name, folder],
+                        check=True,
+                        env=environment,
+                        capture_output=True,
+                        text=True,
                     )
                     seconds = json.loads(done.stdout.splitlines()[-1])["first_token_s"]
                     found[name][state].append(seconds)
     return found
+
+
+def _samples(times: Sequence[float], rounds: int) -> int:
+    """Return how many samples of a peer to take: fewer of one that takes long."""
+    return min(rounds, 3) if times and times[0] > LONG_S else rounds
 
 
 # The report
@@ -200,10 +209,14 @@ def starts_rows(found: dict[str, Any]) -> list[list[str]]:
 
 def peers_rows(found: dict[str, Any]) -> list[list[str]]:
     return [
-        [f"{name}: process to first token, {state} cache", _seconds(times)]
+        [f"{name}: process to first token, {_cache(name, state)}", _seconds(times)]
         for name, states in found.items()
         for state, times in states.items()
     ]
+
+
+def _cache(name: str, state: str) -> str:
+    return "no cache" if name == "torch" else f"{state} cache"
 
 
 def spent_table(found: dict[str, Any]) -> str:
@@ -224,6 +237,9 @@ def report(result: dict[str, Any]) -> str:
     """Return the whole result as Markdown."""
     rows = starts_rows(result["starts"]) if "starts" in result else []
     rows += peers_rows(result.get("peers", {}))
+    for name, figures in result.get("beside", {}).items():
+        seconds = _seconds([f["first_token_s"] for f in figures])
+        rows.append([f"empty cache, {name} a process that compiles decode beside", seconds])
     if times := result.get("layers"):
         first = median(times[str(LAYERS[0])])
         for n in LAYERS:
@@ -247,9 +263,8 @@ def parse() -> argparse.Namespace:
     add = parser.add_argument
     add("--only", default=",".join(PARTS[:-1]), help="parts with commas between (default: ours)")
     add("--rounds", type=int, default=5)
-    add("--torch-python", metavar="PYTHON", help="an interpreter with torch, for the part peers")
-    add("--torch-copy", metavar="DIR", default="", help="where the model goes for torch")
-    add("--peer", choices=PEERS, help=argparse.SUPPRESS)
+    add("--peers-folder", metavar="DIR", default="", help="what start_peers.py prepared")
+    add("--peer", action="append", default=[], metavar="NAME=PYTHON", help="a peer to measure")
     add("--add", metavar="FILE", help="go on with what --json wrote")
     add("--json", metavar="FILE", help="write every sample")
     add("--update", action="store_true", help="put the tables in benchmarks/README.md")
@@ -257,23 +272,23 @@ def parse() -> argparse.Namespace:
     args.only = args.only.split(",")
     if unknown := set(args.only) - set(PARTS):
         parser.error(f"--only: expected parts of {', '.join(PARTS)}, got {', '.join(unknown)}")
-    if "peers" in args.only and not (args.torch_python and args.torch_copy):
-        parser.error("the part peers needs --torch-python and --torch-copy")
+    args.peer = dict(peer.partition("=")[::2] for peer in args.peer)
+    if "peers" in args.only and not (args.peers_folder and args.peer):
+        parser.error("the part peers needs --peers-folder and --peer")
     return args
 
 
 def main() -> None:
     args = parse()
-    if args.peer:
-        return torch_start(args.torch_copy, args.peer == "torch.compile")
     result: dict[str, Any] = json.loads(Path(args.add).read_text()) if args.add else {}
     result |= {"date": today(), "machine": machine()}
     parts = {
         "starts": lambda: starts(args.rounds),
+        "beside": lambda: beside(args.rounds),
         "layers": lambda: layers(args.rounds),
         "imports": lambda: imports(args.rounds),
         "lengths": lengths,
-        "peers": lambda: peers(args.rounds, args.torch_python, args.torch_copy),
+        "peers": lambda: peers(args.rounds, args.peers_folder, args.peer, result.get("peers", {})),
     }
     for name in args.only:
         print(f"{name} ...", file=sys.stderr)
