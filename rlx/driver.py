@@ -57,7 +57,7 @@ class Precision(NamedTuple):
     functions: str = "exact"
     """`exact`, or `fast` for functions of f32 that may lose some bits."""
     products: str = "f32"
-    """What products of many rows round their operands to: `f32`, not at all, or `bf16`."""
+    """What products of many rows round their operands to: `f32`, not at all, `bf16` or `int8`."""
 
     @staticmethod
     def of(precision: str, target: Target) -> dict[str, Precision]:
@@ -69,6 +69,8 @@ class Precision(NamedTuple):
                 prefill, decode = exact, exact
             case "fast":
                 prefill, decode = narrow, fast
+            case "int8":
+                prefill, decode = Precision("fast", "int8"), fast
             case _:
                 prefill, decode = narrow if has_amx(target) else exact, exact
         return {"prefill": prefill, "decode": decode, BATCH: decode}

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 ROWS = 1024
 """Tokens that go through the program at a time; a single text of more makes it as long."""
+ENCODER_PRECISIONS = (*PRECISIONS, "int8")
 WEIGHTS, TOKENIZER = "model.safetensors", "tokenizer.json"
 
 
@@ -78,7 +79,7 @@ def open_encoder(
     Raises RlxError for files that are missing, malformed or of an unsupported kind, and for a
     context that the model doesn't have.
     """
-    choice("precision", precision, PRECISIONS)
+    choice("precision", precision, ENCODER_PRECISIONS)
     chosen = CompileProfile.of(profile)
     if precision == "exact" and chosen is not None and chosen.narrows:
         raise RlxError("precision: exact stores every value as f32, but the profile does not")
@@ -118,7 +119,8 @@ def load_encoder(
     the tokens of a text (default: what the folder says, up to the model's positions). The other
     arguments are those of `rlx.load`. Raises RlxError for a folder or an option that rlx can't
     serve. `precision` `auto` and `fast` round what is multiplied to bf16 on a CPU with a matrix
-    unit for that, and let functions lose a few bits; `fast` does the latter on any CPU.
+    unit for that, and let functions lose a few bits; `fast` does the latter on any CPU. `int8`
+    rounds matrices and what they are multiplied with to bytes, each row with a scale of its own.
     """
     started = time.perf_counter()
     model = open_encoder(path, precision, max_context, profile)

@@ -62,6 +62,8 @@ WEIGHT_FORMATS = (
     "q2_k", "q3_k", "q4_k", "q5_k", "q6_k",
 )  # fmt: skip
 """Those that programs read."""
+PACKED_FORMATS = (*WEIGHT_FORMATS, "i8")
+"""Those that panels have: `i8` is of rows that were rounded to bytes."""
 
 KvFormat: TypeAlias = Literal["f32", "f16", "bf16"]
 KV_FORMATS: tuple[str, ...] = get_args(KvFormat)

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, TypeAlias, cast
+from typing import Any, ClassVar, TypeAlias, cast
 
 from xdsl.dialects.builtin import (
     DYNAMIC_INDEX,
@@ -37,7 +37,7 @@ from xdsl.utils.exceptions import VerifyException
 from xdsl.utils.str_enum import StrEnum
 
 from rlx.contract.derived import BY_CONSTANT, OPERATORS
-from rlx.contract.quant import WEIGHT_FORMATS
+from rlx.contract.quant import PACKED_FORMATS, WEIGHT_FORMATS
 
 Dim: TypeAlias = int | str
 DIMS = "rlx.dims"
@@ -73,10 +73,11 @@ class _FormatType(ParametrizedAttribute, TypeAttribute):
     """An element type that is spelled by a weight format's name."""
 
     format: StringAttr
+    FORMATS: ClassVar[Sequence[str]] = WEIGHT_FORMATS
 
     def verify(self) -> None:
-        if self.format.data not in WEIGHT_FORMATS:
-            known = ", ".join(WEIGHT_FORMATS)
+        if self.format.data not in self.FORMATS:
+            known = ", ".join(self.FORMATS)
             raise VerifyException(f"unknown weight format '{self.format.data}': expected {known}")
 
     @classmethod
@@ -103,6 +104,7 @@ class PackedType(_FormatType):
 
     name = "hir.packed"
     format: StringAttr
+    FORMATS: ClassVar[Sequence[str]] = PACKED_FORMATS
 
 
 @irdl_attr_definition

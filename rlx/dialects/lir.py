@@ -66,7 +66,8 @@ one row more, before a product with quantised weights.
 PRODUCTS = "rlx.products"
 """
 Module attribute: `bf16` where products of many rows may round what they multiply to that,
-`bf16-weights` where their weights may be packed as that, too.
+`bf16-weights` where their weights may be packed as that, too, `int8` where both may be rounded to
+bytes, each row with a step of its own.
 """
 
 MARKS = "rlx.marks"

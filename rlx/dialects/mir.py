@@ -42,6 +42,7 @@ from rlx.dialects import infer, ops, shapes
 from rlx.dialects.common import (
     PackedType,
     PhaseAttr,
+    QuantType,
     dims_of,
     element_of,
     format_of,
@@ -110,7 +111,8 @@ class PackOp(IRDLOperation):
     A weight in the layout that kernels read: depends on weights only, so it runs once.
 
     That is panels for products (`!hir.packed`), or, where the type stays, the elements as they are.
-    Panels of a matrix of f32 or f16 may be of bf16.
+    Panels of a matrix of f32 or f16 may be of bf16, and those of f32, f16 or bf16 of i8: each row
+    is rounded to integers of at most 127 times a 127th of its largest.
     """
 
     name = "mir.pack"
@@ -133,16 +135,18 @@ class PackOp(IRDLOperation):
         return tensor(dims_of(type_), element)
 
     @staticmethod
-    def narrowed(type_: Attribute) -> TensorType[Attribute] | None:
-        """Return the type of panels of bf16, where they lose some bits of a weight."""
-        if format_of(type_) not in ("f32", "f16") or len(dims_of(type_)) != 2:
-            return None
-        return tensor(dims_of(type_), PackedType(StringAttr("bf16")))
+    def narrowed(type_: Attribute) -> dict[str, TensorType[Attribute]]:
+        """Return the types of panels that lose some bits of a weight, by their formats."""
+        given = format_of(type_)
+        if isinstance(element_of(type_), QuantType) or len(dims_of(type_)) != 2:
+            return {}
+        found = {"f32": ("bf16", "i8"), "f16": ("bf16", "i8"), "bf16": ("i8",)}.get(given, ())
+        return {name: tensor(dims_of(type_), PackedType(StringAttr(name))) for name in found}
 
     def verify_(self) -> None:
         if self.result.type == self.input.type:
             infer.check_element(self.name, self.input.type, infer.ELEMENTS)
-        elif self.result.type != self.narrowed(self.input.type):
+        elif self.result.type not in self.narrowed(self.input.type).values():
             shapes.expect(self, self.result.type, self.packed(self.input.type))
 
 
@@ -162,7 +166,12 @@ class LoadStateOp(IRDLOperation):
 
 @op_definition
 class MatmulOp(ops.Linear):
-    """A product with a packed weight, accumulated in f32."""
+    """
+    A product with a packed weight, accumulated in f32.
+
+    With a weight of i8 each row of the input is rounded too, to 255 numbers from its least to its
+    largest, and sums are exact.
+    """
 
     name = "mir.matmul"
 

@@ -6,7 +6,7 @@ from xdsl.dialects.builtin import IntegerAttr, TensorType, bf16, f32, i32, i64
 from xdsl.ir import Attribute, Operation
 from xdsl.utils.exceptions import VerifyException
 
-from rlx.contract.quant import GGML_TYPES_BY_NAME, WEIGHT_FORMATS
+from rlx.contract.quant import GGML_TYPES_BY_NAME, PACKED_FORMATS
 from rlx.dialects.common import (
     Dim,
     PackedType,
@@ -75,8 +75,8 @@ def _kept(what: str, type_: Attribute) -> None:
 
 def check_blocks(what: str, type_: Attribute) -> None:
     """A weight's elements have a known format, and its rows are whole blocks of it."""
-    if format_of(type_) not in WEIGHT_FORMATS:
-        known = ", ".join(WEIGHT_FORMATS)
+    if format_of(type_) not in PACKED_FORMATS:
+        known = ", ".join(PACKED_FORMATS)
         raise VerifyException(f"{what}: expected elements of {known}, got {spell(type_)}")
     if not isinstance(element_of(type_), QuantType | PackedType):
         return

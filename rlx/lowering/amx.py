@@ -8,6 +8,8 @@ or `release`. All tiles are used in full.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from rlx.lowering.emitter import Function
 from rlx.lowering.target import Target
 from rlx.lowering.values import Index, Value, i64
@@ -22,9 +24,31 @@ DEPTH = 32
 _COLUMNS_AT, _ROWS_AT = 16, 48
 
 
+@dataclass(frozen=True)
+class Element:
+    """What is multiplied: sums of bf16 are f32, those of bytes, without a sign in a, i32."""
+
+    size: int
+    product: str
+    """The instruction for c += a @ b: a is `[rows][depth]`, b words of its rows, `[16][16]`."""
+
+    @property
+    def depth(self) -> int:
+        """Return how many of k a product of two full tiles takes in."""
+        return ROW_BYTES // self.size
+
+
+BF16, BYTES = Element(2, "x86.tdpbf16ps"), Element(1, "x86.tdpbusd")
+
+
 def has_amx(target: Target) -> bool:
     """Return whether a target multiplies bf16 tiles, and converts vectors of f32 to bf16."""
     return target.avx512 and target.has("amx-tile", "amx-bf16", "avx512bf16")
+
+
+def has_amx_bytes(target: Target) -> bool:
+    """Return whether a target multiplies tiles of bytes."""
+    return target.avx512 and target.has("amx-tile", "amx-int8")
 
 
 def configure(f: Function) -> None:
@@ -56,9 +80,9 @@ def store(f: Function, tile: int, pointer: Value, stride: Index) -> None:
     f.intrinsic("x86.tilestored64", "void", _i8(tile), pointer, _stride(stride))
 
 
-def multiply(f: Function, c: int, a: int, b: int) -> None:
-    """Emit c += a @ b in f32: a is bf16 `[rows][32]`, b pairs of its rows, `[16][16][2]`."""
-    f.intrinsic("x86.tdpbf16ps", "void", _i8(c), _i8(a), _i8(b))
+def multiply(f: Function, c: int, a: int, b: int, element: Element = BF16) -> None:
+    """Emit c += a @ b: a is `[rows][depth]`, b words of its rows, `[16][16][4 / size]`."""
+    f.intrinsic(element.product, "void", _i8(c), _i8(a), _i8(b))
 
 
 def joined(f: Function, first: Value, second: Value) -> Value:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from rlx.errors import RlxError
 from rlx.lowering.emitter import Function
-from rlx.lowering.formats import format_named
+from rlx.lowering.formats import BYTES, format_named
 from rlx.lowering.target import PANEL
 from rlx.lowering.values import Index, Value, i64
 
@@ -34,7 +34,8 @@ def check(k: int, groups: Sequence[Group], weights: Sequence[Sequence[Value]]) -
     """Raise RlxError unless k suits every format and there is a pointer for each weight."""
     for group in groups:
         for name in group.formats:
-            format_named(name, k)
+            if name != BYTES:
+                format_named(name, k)
     wanted, given = [len(g.formats) for g in groups], [len(w) for w in weights]
     if wanted != given:
         raise RlxError(f"the groups have {wanted} weights, and {given} pointers were given")

@@ -21,6 +21,12 @@ heads behind the last block. It takes about the bytes of its rows, and is rounde
 The bytes of q8_0 are stored biased, q + 128, because the x86 byte products want one unsigned
 operand. Float formats have 16 elements for each k; those of bf16 in pairs, two consecutive k of a
 row beside each other, which is what products of bf16 want. Rows beyond n are zero.
+
+Panels of i8, which no file has, are of rows that were rounded to bytes: integers of at most 127
+times a step, a 127th of the row's largest. Four consecutive k of a row are beside each other, and
+rows are filled with zeros up to a multiple of 64:
+
+    panel             [k / 4][16][4] i8, then [16] f32 steps, then [16] i32 sums of the rows' bytes
 """
 
 from __future__ import annotations
@@ -39,6 +45,12 @@ CHUNK = 32
 """The elements of a quantised row that are read at a time."""
 GROUPS = 8
 """The groups of four numbers in a chunk."""
+BYTES = "i8"
+"""The format of panels of rows that were rounded to bytes."""
+BYTES_DEPTH = 64
+"""What a row of bytes is filled up to a multiple of."""
+BYTES_TAIL = 8 * PANEL
+"""The bytes of the steps and sums behind a panel of bytes."""
 
 
 @dataclass(frozen=True)
@@ -162,6 +174,8 @@ def format_named(name: str, k: int) -> Format:
 
 def panel_bytes(name: str, k: int) -> int:
     """Return the bytes of one packed panel of 16 rows, a multiple of 64."""
+    if name == BYTES:
+        return -(-k // BYTES_DEPTH) * BYTES_DEPTH * PANEL + BYTES_TAIL
     form = format_named(name, k)
     return (k // form.block * form.step + 63) // 64 * 64
 

@@ -1,4 +1,8 @@
-"""Rows of activations times packed weights: of f32 in registers, of bf16 on the matrix unit."""
+"""
+Rows of activations times packed weights.
+
+Those of f32 are multiplied in registers, those of bf16 and as bytes on the matrix unit, if any.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +11,8 @@ from collections.abc import Sequence
 from rlx.errors import RlxError
 from rlx.lowering.contract import Group, check
 from rlx.lowering.emitter import Function
+from rlx.lowering.formats import BYTES
+from rlx.lowering.gemm_bytes import emit_bytes
 from rlx.lowering.gemm_registers import emit_registers
 from rlx.lowering.gemm_tile_plan import has_tiles
 from rlx.lowering.gemm_tiles import emit_tiles
@@ -38,10 +44,11 @@ def emit_gemm(
 
     Row r is at a + r * a_stride_bytes, of f32, or of bf16 where `element` is `bfloat`; f32 is
     rounded to bf16 first where it is `ROUNDED`. `weights` are pointers to packed weights, for each
-    group. With bf16 rows the weights are rounded to bf16
-    too where the target has a unit for such products; sums are f32. What is added to an output, and
-    in which order, is a matter of k alone: a row's result depends neither on the rows beside it nor
-    on the number of threads, to the bit.
+    group. With bf16 rows the weights are rounded to bf16 too where the target has a unit for such
+    products; sums are f32. With weights of i8, which all are then, rows are rounded to bytes, and
+    sums are exact until steps multiply them. What is added to an output, and in which order, is a
+    matter of k alone: a row's result depends neither on the rows beside it nor on the number of
+    threads, to the bit.
     `store(f, group, row, panel, values)` emits what is done with a row's outputs of a panel, and
     `ahead(f, group, row, panel)` may ask for the memory that this takes, some time before. Rows
     that aren't f32 need `turns`, which `emit_in_turn` counts in: threads take parts of such
@@ -49,10 +56,16 @@ def emit_gemm(
     stack used is at most 1.2 MB, once for all products in a function.
     """
     check(k, groups, weights)
-    what = Rows(a, rows, k, a_stride_bytes, element)
-    if element == "float" or not has_tiles(f.target, k):
-        emit_registers(f, groups, what, weights, tid, nth, store)
+    names = {name for group in groups for name in group.formats}
+    bytes_ = BYTES in names
+    if bytes_ and len(names) > 1:
+        others = ", ".join(sorted(names - {BYTES}))
+        raise RlxError(f"expected weights of {BYTES} beside none of other formats, got {others}")
+    what = Rows(a, rows, k, a_stride_bytes, element, bytes_)
+    if element == "float" or not has_tiles(f.target, k, bytes_):
+        emit = emit_bytes if bytes_ else emit_registers
+        emit(f, groups, what, weights, tid, nth, store)
         return
     if turns is None:
-        raise RlxError("a product of bf16 rows needs memory for turns")
+        raise RlxError("a product of rows that aren't f32 needs memory for turns")
     emit_tiles(f, groups, what, weights, turns, nth, store, ahead)

@@ -149,7 +149,8 @@ def _emit_unit(
             return [f.add(k0, length)]
 
         def finish(r: Value, _: list[Value]) -> list[Value]:
-            p.finish(unit, f.add(r0, r), f.at(sums, r, p.across * LINE), store)
+            values = p.loaded(f.at(sums, r, p.across * LINE), None, [])
+            p.finish(unit, f.add(r0, r), values, store)
             return []
 
         f.while_([i64(0)], lambda carried: f.icmp("slt", carried[0], p.k), k_block)

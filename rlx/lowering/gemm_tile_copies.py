@@ -8,6 +8,7 @@ or of k is zero.
 from __future__ import annotations
 
 from rlx.lowering import amx
+from rlx.lowering.byte_rows import Activations
 from rlx.lowering.emitter import Function, Module
 from rlx.lowering.formats import (
     CHUNK,
@@ -18,28 +19,37 @@ from rlx.lowering.formats import (
     chunk_scales,
     load_column,
 )
-from rlx.lowering.gemm_unit import SUMS, Rows
+from rlx.lowering.gemm_tile_plan import element_of
+from rlx.lowering.gemm_unit import OF_ROW, SUMS, Rows
 from rlx.lowering.target import PANEL
 from rlx.lowering.values import Value, i64
 
 _TILE_ROW = f"<{amx.DEPTH} x i16>"
 
 
-def copy_rows(f: Function, rows: Rows, first: Value, count: Value, tiles: Value) -> None:
-    """Emit the copy of `count` rows from `first` on to tiles `[count / 16][k / 32]`."""
+def copy_rows(
+    f: Function, rows: Rows, first: Value, count: Value, tiles: Value, steps: Value
+) -> None:
+    """
+    Emit the copy of `count` rows from `first` on to tiles `[count / 16][k / depth]`.
+
+    What is kept of rows that become bytes goes to `[count][OF_ROW]`.
+    """
     start = f.at(rows.start, first, rows.stride)
-    f.call(_copier(f.module, rows), "void", start, tiles, count)
+    f.call(_copier(f.module, rows), "void", start, tiles, count, steps)
 
 
 def _copier(module: Module, rows: Rows) -> str:
-    steps = -(-rows.k // amx.DEPTH)
-    whole, left = divmod(rows.k, amx.DEPTH)
+    depth = element_of(rows).depth
+    steps = -(-rows.k // depth)
+    whole, left = divmod(rows.k, depth)
 
     def body(f: Function) -> None:
-        a, tiles, count = f.params
+        a, tiles, count, row_steps = f.params
+        activations = Activations(f, rows)
 
         def target(r: Value) -> Value:
-            """Return where a row's first 32 numbers go."""
+            """Return where a row's first tile is."""
             block = f.at(tiles, f.lshr(r, 4), steps * amx.TILE_BYTES)
             return f.at(block, f.and_(r, amx.ROWS - 1), amx.ROW_BYTES)
 
@@ -57,15 +67,22 @@ def _copier(module: Module, rows: Rows) -> str:
 
         def row(r: Value, _: list[Value]) -> list[Value]:
             source, to = f.at(a, r, rows.stride), target(r)
+            how = activations.kept(source, f.at(row_steps, r, OF_ROW)) if rows.bytes else None
 
-            def step(s: Value, _: list[Value]) -> list[Value]:
-                f.store(numbers(source, s), f.at(to, s, amx.TILE_BYTES), align=64)
+            def step(s: Value, count: int = depth) -> list[Value]:
+                at, size = f.at(to, s, amx.TILE_BYTES), amx.ROW_BYTES
+                if how is not None:
+                    parts = activations.parts(source, s, count, how)
+                    size //= len(parts)
+                else:
+                    parts = [numbers(source, s, count)]
+                for i, part in enumerate(parts):
+                    f.store(part, f.at(at, i * size), align=size)
                 return []
 
-            f.for_(0, whole, 1, [], step)
+            f.for_(0, whole, 1, [], lambda s, _: step(s))
             if left:
-                last = numbers(source, i64(whole), left)
-                f.store(last, f.at(to, whole * amx.TILE_BYTES), align=64)
+                step(i64(whole), left)
             return []
 
         def empty(r: Value, _: list[Value]) -> list[Value]:
@@ -81,8 +98,9 @@ def _copier(module: Module, rows: Rows) -> str:
         f.for_(count, f.and_(f.add(count, amx.ROWS - 1), -amx.ROWS), 1, [], empty)
         f.ret()
 
-    params = [("ptr", "a"), ("ptr", "tiles"), ("i64", "count")]
-    return module.once(f"gemm.rows_{rows.k}_{rows.stride}_{rows.element}", params, body)
+    params = [("ptr", "a"), ("ptr", "tiles"), ("i64", "count"), ("ptr", "steps")]
+    kind = "bytes" if rows.bytes else "rows"
+    return module.once(f"gemm.{kind}_{rows.k}_{rows.stride}_{rows.element}", params, body)
 
 
 def fill_tiles(

@@ -8,15 +8,13 @@ from dataclasses import dataclass
 from rlx.lowering import amx
 from rlx.lowering.contract import Group
 from rlx.lowering.emitter import Function
-from rlx.lowering.formats import CHUNK, panel_bytes
+from rlx.lowering.formats import BYTES, CHUNK, panel_bytes
 from rlx.lowering.gemm_unit import LINE, SCRATCH, Rows, Units
 from rlx.lowering.target import Target
 from rlx.lowering.values import Value
 
 HIGH = 2 * amx.ROWS
 """Rows of a block."""
-PER_K = LINE // 2
-"""Bytes of a panel's tiles for each k."""
 CACHE_LINE = 64
 _L1_TILES = 40 * 1024
 """Bytes of tiles that stay in the L1 cache while others go by: a unit's, or a block's of rows."""
@@ -28,18 +26,24 @@ _MOST_ROWS = 512
 _MOST_K = 16384
 
 
-def has_tiles(target: Target, k: int) -> bool:
-    """Return whether rows of k are multiplied on the matrix unit."""
-    return amx.has_amx(target) and k <= _MOST_K
+def has_tiles(target: Target, k: int, bytes_: bool = False) -> bool:
+    """Return whether rows of k, of bf16 or as bytes, are multiplied on the matrix unit."""
+    has = amx.has_amx_bytes if bytes_ else amx.has_amx
+    return has(target) and k <= _MOST_K
 
 
 def is_ready(name: str, k: int) -> bool:
-    """Return whether panels of a format are tiles as they are packed: pairs of bf16."""
-    return name == "bf16" and k % amx.DEPTH == 0
+    """Return whether panels of a format are tiles as they are packed: bytes, pairs of bf16."""
+    return name == BYTES or (name == "bf16" and k % amx.BF16.depth == 0)
 
 
 def are_ready(groups: Sequence[Group], k: int) -> bool:
     return all(is_ready(name, k) for group in groups for name in group.formats)
+
+
+def element_of(rows: Rows) -> amx.Element:
+    """Return what rows are multiplied as."""
+    return amx.BYTES if rows.bytes else amx.BF16
 
 
 @dataclass(frozen=True)
@@ -61,9 +65,10 @@ class TileProduct(Units):
         panels that are tiles already, and stay in L2, pass by one block of rows after the other:
         its outputs lie close together, and their lines are written in order.
         """
-        row_bytes = -(-rows.k // amx.DEPTH) * amx.ROW_BYTES
+        element = element_of(rows)
+        row_bytes = -(-rows.k // element.depth) * amx.ROW_BYTES
         panels = sum(group.panels * len(group.formats) for group in groups)
-        fits = HIGH * row_bytes <= _L1_TILES and panels * rows.k * PER_K <= _L2_PANELS
+        fits = HIGH * row_bytes <= _L1_TILES and panels * amx.ROWS * row_bytes <= _L2_PANELS
         passing = fits and are_ready(groups, rows.k)
         across = max(2, *(len(group.formats) for group in groups))
         most = min(_MOST_ROWS, _L2_ROWS // row_bytes, SCRATCH // (LINE * across))
@@ -82,18 +87,29 @@ class TileProduct(Units):
     @property
     def steps(self) -> int:
         """Return the tiles of a row."""
-        return -(-self.k // amx.DEPTH)
+        return -(-self.k // self.element.depth)
+
+    @property
+    def element(self) -> amx.Element:
+        return element_of(self.rows)
+
+    @property
+    def per_k(self) -> int:
+        """Return the bytes of 16 rows' tiles, and of a panel's, for each k."""
+        return amx.ROWS * self.element.size
 
     @property
     def block(self) -> int:
         """Return k in even parts, whose tiles stay in the L1 cache."""
-        most = self.whole_blocks(_L1_TILES // (PER_K * self.across))
+        most = self.whole_blocks(_L1_TILES // (self.per_k * self.across))
         parts = -(-self.k // most)
-        return min(self.k, self.whole_blocks(-(-self.k // parts) + CHUNK - 1))
+        up = max(CHUNK, self.element.depth) - 1
+        return min(self.k, self.whole_blocks(-(-self.k // parts) + up))
 
     def steps_of(self, k: Value) -> Value:
         """Return the steps that so many of k take."""
-        return self.f.lshr(self.f.add(k, amx.DEPTH - 1), 5)
+        depth = self.element.depth
+        return self.f.udiv(self.f.add(k, depth - 1), depth)
 
     def blocks_of(self, rows: Value) -> Value:
         """Return the blocks that so many rows are."""
@@ -102,13 +118,13 @@ class TileProduct(Units):
     @property
     def tile_bytes(self) -> int:
         """Return the bytes of a panel's tiles for a block of k."""
-        return -(-self.block // amx.DEPTH) * amx.TILE_BYTES
+        return -(-self.block // self.element.depth) * amx.TILE_BYTES
 
     @property
     def rows_a_step(self) -> int:
         """Return the rows to hand on at each step, so that a block's are done in any block of k."""
         shortest = (self.k - 1) % self.block + 1
-        return -(-HIGH // -(-shortest // amx.DEPTH))
+        return -(-HIGH // -(-shortest // self.element.depth))
 
     @property
     def waiting(self) -> int:

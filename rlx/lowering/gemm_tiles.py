@@ -1,12 +1,12 @@
 """
-Products of bf16 rows on the matrix unit, with sums in f32.
+Products on the matrix unit: of bf16 rows with sums in f32, of rows as bytes with sums in i32.
 
 Rows are copied to tiles first (`gemm_tile_copies`), as many as stay in the L2 cache, and so is a
 unit of panels, for as much of k as stays in L1 while rows go by; meanwhile memory is asked for the
-next unit. Panels of bf16 are packed as tiles already; where all of them stay in L2, they go by a
-block of rows in L1. A block of two tiles of rows and two of panels takes four loads for four
-products, and the loads hide behind them. So does the epilogue of the block before: some of its rows
-are handed on at each step, for stores that miss the caches cost as much as the products do.
+next unit. Panels of bf16 and of bytes are packed as tiles already; where all of them stay in L2,
+they go by a block of rows in L1. A block of two tiles of rows and two of panels takes four loads
+for four products, and the loads hide behind them. So does the epilogue of the block before: some of
+its rows are handed on at each step, for stores that miss the caches cost as much as products do.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from rlx.lowering.contract import Group
 from rlx.lowering.emitter import Function
 from rlx.lowering.formats import FORMATS, heads_at
 from rlx.lowering.gemm_tile_copies import copy_rows, fill_tiles
-from rlx.lowering.gemm_tile_plan import CACHE_LINE, HIGH, PER_K, TileProduct, are_ready, is_ready
-from rlx.lowering.gemm_unit import LINE, AskRow, Rows, Source, StorePanel, StoreRow
+from rlx.lowering.gemm_tile_plan import CACHE_LINE, HIGH, TileProduct, are_ready, is_ready
+from rlx.lowering.gemm_unit import LINE, OF_ROW, AskRow, Rows, Source, StorePanel, StoreRow
 from rlx.lowering.in_turn import emit_in_turn
 from rlx.lowering.values import Value, i64
 
@@ -78,6 +78,7 @@ def emit_tiles(
     parts = _Parts.of(products, nth, are_ready(groups, rows.k))
     tiles = f.scratch("rows", products[0].at_once * products[0].steps * amx.ROW_BYTES)
     panels = f.scratch("panels", max(p.tile_bytes * p.across for p in products))
+    row_steps = f.scratch("steps", products[0].at_once * OF_ROW)
     sums = f.scratch("sums", max(p.waiting * p.across * LINE for p in products))
 
     def part(number: Value, copied: list[Value]) -> list[Value]:
@@ -90,11 +91,11 @@ def emit_tiles(
         def some_rows(row0: Value, copied: list[Value]) -> list[Value]:
             count = f.umin(f.sub(bottom, row0), products[0].at_once)
             stale = f.icmp("ne", row0, copied[0])
-            f.if_(stale, lambda: copy_rows(f, rows, row0, count, tiles) or [])
+            f.if_(stale, lambda: copy_rows(f, rows, row0, count, tiles, row_steps) or [])
             base = 0
             for g, (p, own) in enumerate(zip(products, weights, strict=True)):
                 epilogue = partial(store, f, g), partial(ahead, f, g)
-                kernel = _Kernel(p, own, tiles, panels, sums, row0, count, *epilogue)
+                kernel = _Kernel(p, own, tiles, row_steps, panels, sums, row0, count, *epilogue)
                 first, end = (f.umin(f.sub(f.umax(at, base), base), p.count) for at in bounds)
                 kernel.units(first, end, f.select(parts.whole, first, f.add(end, parts.between)))
                 base += p.count
@@ -157,6 +158,7 @@ class _Kernel:
     p: TileProduct
     weights: Sequence[Value]
     tiles: Value
+    row_steps: Value
     panels: Value
     sums: Value
     row0: Value
@@ -246,9 +248,10 @@ class _Kernel:
     def _operands(self, sources: Sequence[Source], k0: Value) -> list[Value]:
         """Return where each panel's tiles are: where it was filled, or the panel itself."""
         p, f = self.p, self.p.f
+        filled = [f.at(self.panels, i * p.tile_bytes) for i in range(len(sources))]
         return [
-            f.at(source, k0, PER_K) if is_ready(name, p.k) else f.at(self.panels, i * p.tile_bytes)
-            for i, (name, source) in enumerate(sources)
+            f.at(source, k0, p.per_k) if is_ready(name, p.k) else at
+            for (name, source), at in zip(sources, filled, strict=True)
         ]
 
     def _sums_at(self, r: Value) -> Value:
@@ -261,9 +264,12 @@ class _Kernel:
         """Hand rows of a block on to the epilogue, those that it has of first to end - 1."""
         p, f = self.p, self.p.f
         row, at = f.add(self.row0, block.row), self._sums_at(block.row)
+        steps = p.steps_at(block.unit, self.weights) if p.rows.bytes else []
 
         def one(r: Value, _: list[Value]) -> list[Value]:
-            p.finish(block.unit, f.add(row, r), f.at(at, r, p.across * LINE), self.store)
+            own = f.at(self.row_steps, f.add(block.row, r), OF_ROW) if p.rows.bytes else None
+            values = p.loaded(f.at(at, r, p.across * LINE), own, steps)
+            p.finish(block.unit, f.add(row, r), values, self.store)
             return []
 
         f.for_(first, f.umin(end, block.count), 1, [], one)
@@ -297,7 +303,7 @@ class _Kernel:
         asked for what the epilogue of this one wants, and `ahead`.
         """
         p, f, r = self.p, self.p.f, now.row
-        a = f.at(f.at(self.tiles, r, p.steps * amx.ROW_BYTES), k0, amx.ROW_BYTES // 2)
+        a = f.at(f.at(self.tiles, r, p.steps * amx.ROW_BYTES), k0, p.per_k)
         steps = p.steps_of(length)
         # The steps of the unit that came before.
         earlier = f.mul(p.steps_of(k0), p.blocks_of(self.count))
@@ -349,7 +355,7 @@ class _Kernel:
             at = f.at(at, r * p.steps * amx.TILE_BYTES)
             amx.load(f, _A + r, at, amx.ROW_BYTES, once=not p.passing)
             for w in range(p.wide):
-                amx.multiply(f, _SUM + 2 * r + w, _A + r, _B + w)
+                amx.multiply(f, _SUM + 2 * r + w, _A + r, _B + w, p.element)
             return []
 
         def step(s: Value, _: list[Value]) -> list[Value]:

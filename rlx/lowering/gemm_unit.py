@@ -13,9 +13,9 @@ from typing import TypeAlias
 
 from rlx.lowering.contract import Group
 from rlx.lowering.emitter import Function
-from rlx.lowering.formats import CHUNK, FORMATS, panel_bytes
+from rlx.lowering.formats import BYTES, BYTES_DEPTH, BYTES_TAIL, CHUNK, FORMATS, panel_bytes
 from rlx.lowering.target import PANEL
-from rlx.lowering.values import Value
+from rlx.lowering.values import Value, vec
 
 SCRATCH = 256 * 1024
 """Bytes of dequantised panels at a time: inside every L2 cache, and a thread's stack."""
@@ -23,6 +23,8 @@ LINE = 4 * PANEL
 """Bytes of a panel's sums of one row."""
 ROUNDED = "rounded"
 SUMS = f"<{PANEL} x float>"
+OF_ROW = 8
+"""The bytes of what is kept of a row of bytes: its step, an f32, and its zero, an i32."""
 
 StoreRow = Callable[[Function, int, Value, Value, list[Value]], None]
 """An epilogue: called with the group, the row and panel (i64), an <16 x float> for each weight."""
@@ -44,6 +46,8 @@ class Rows:
     stride: int
     element: str
     """`float`, `bfloat`, or `ROUNDED`: f32 that is rounded to bf16 before it is multiplied."""
+    bytes: bool = False
+    """Whether each is rounded to bytes then, for panels of bytes."""
 
     @property
     def size(self) -> int:
@@ -72,7 +76,8 @@ class Units:
 
     def whole_blocks(self, k: int) -> int:
         """Return how many of k elements are whole blocks of all formats: one at least."""
-        step = max(CHUNK, *(FORMATS[name].block for name in self.group.formats))
+        blocks = [BYTES_DEPTH if n == BYTES else FORMATS[n].block for n in self.group.formats]
+        step = max(CHUNK, *blocks)
         return max(step, k // step * step)
 
     def numbers(self, unit: Value) -> list[Value]:
@@ -91,12 +96,35 @@ class Units:
             for name, weight in zip(self.group.formats, weights, strict=True)
         ]
 
-    def finish(self, unit: Value, row: Value, sums: Value, store: StorePanel) -> None:
-        """Hand the sums of one row, f32 [across][16], on to the epilogue."""
+    def steps_at(self, unit: Value, weights: Sequence[Value]) -> list[Value]:
+        """Return where the steps of a unit's panels are, of bytes."""
+        at = panel_bytes(BYTES, self.k) - BYTES_TAIL
+        return [self.f.at(panel, at) for _, panel in self.sources(unit, weights)]
+
+    def loaded(self, sums: Value, row: Value | None, steps: Sequence[Value]) -> list[Value]:
+        """
+        Return the sums of one row, [across][16] f32, or, of bytes, i32.
+
+        What sums of bytes stand for takes the row's step and zero, and those of the panels.
+        """
+        f, at = self.f, [self.f.at(sums, i * LINE) for i in range(self.across)]
+        if row is None:
+            return [f.load(SUMS, a, align=64) for a in at]
+        step = f.splat(f.load("float", row), PANEL)
+        zero, whole = f.splat(f.load("i32", f.at(row, 4)), PANEL), vec(PANEL, "i32")
+        values: list[Value] = []
+        for place, panel in zip(at, steps, strict=True):
+            sum_of_panel = f.load(whole, f.at(panel, LINE), align=64)
+            number = f.sub(f.load(whole, place, align=64), f.mul(zero, sum_of_panel))
+            value = f.fmul(f.cast("sitofp", number, SUMS), step)
+            values.append(f.fmul(value, f.load(SUMS, panel, align=64)))
+        return values
+
+    def finish(self, unit: Value, row: Value, values: Sequence[Value], store: StorePanel) -> None:
+        """Hand the products of one row, f32 of 16 for each panel, on to the epilogue."""
         f, each = self.f, len(self.group.formats)
-        values = [f.load(SUMS, f.at(sums, i * LINE), align=64) for i in range(self.across)]
         for j, number in enumerate(self.numbers(unit)):
-            own = values[j * each : (j + 1) * each]
+            own = [*values[j * each : (j + 1) * each]]
 
             def of_panel(number: Value = number, own: list[Value] = own) -> list[Value]:
                 store(row, number, own)

@@ -10,8 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from rlx.lowering.byte_rows import emit_pack_bytes
 from rlx.lowering.emitter import Function
 from rlx.lowering.formats import (
+    BYTES,
     CHUNK,
     FORMATS,
     GROUPS,
@@ -145,10 +147,15 @@ def emit_pack(
     """
     Emit the packing of a [n, k] weight in GGUF's layout at `src` into panels at `dst`.
 
-    The weight is of the format `given`, f32 or f16, where it is rounded to `name`, bf16. Thread
+    The weight is of the format `given`, f32 or f16, where it is rounded to `name`, bf16, or to i8
+    (then also of bf16, and k is known). Thread
     `tid` of `nth` packs its share of the panels. Nothing is assumed of src's alignment.
     """
     given = given or name
+    if name == BYTES:
+        assert isinstance(k, int)
+        emit_pack_bytes(f, src, dst, n, k, tid, nth, given)
+        return
     form = format_named(name, k if isinstance(k, int) else FORMATS[name].block)
     rows, blocks = _index(n), f.udiv(_index(k), form.block)
     size = f.and_(f.add(f.mul(blocks, form.step), 63), -64)

@@ -1,13 +1,16 @@
 """
-Products of many rows take bf16 in place of f32, where a module asks for it.
+Products of many rows take bf16 or bytes in place of f32, where a module asks for it.
 
-What is multiplied is rounded once, where it is made: the casts of this pass are fused into the
-kernels that make the values, which then store half as many bytes. Sums are f32. One row is left as
-it is: its product waits for weights, not for arithmetic.
+What is multiplied is rounded to bf16 once, where it is made: the casts of this pass are fused into
+the kernels that make the values, which then store half as many bytes. Sums are f32. Bytes have a
+step of their own for each row, so weights are rounded to them when they are packed, and the kernel
+of a product rounds its rows. One row is left as it is: its product waits for weights, not for
+arithmetic.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from xdsl.context import Context
@@ -52,14 +55,52 @@ def _narrow_segments(op: NamedOp) -> None:
 
 def _narrow_weight(pack: mir.PackOp) -> None:
     """Let a weight's panels be of bf16 where all that reads them rounds them to it."""
-    narrow = mir.PackOp.narrowed(pack.input.type)
+    narrow = mir.PackOp.narrowed(pack.input.type).get("bf16")
     users = [use.operation for use in pack.result.uses]
-    if narrow is None or not pack.panels:
+    if narrow is None or pack.result.type != mir.PackOp.packed(pack.input.type):
         return
     if all(isinstance(u, mir.MatmulOp) and element_of(u.input.type) == bf16 for u in users):
         new = mir.PackOp(pack.input, narrow)
         new.attributes |= pack.attributes
         Rewriter.replace_op(pack, new)
+
+
+def _beside_attention(module: ModuleOp) -> set[Operation]:
+    """Return the products that no other product parts from attention, which takes or gives them."""
+    found: set[Operation] = set()
+    todo: list[Operation] = [op for op in module.walk() if _is_attention(op)]
+    seen: set[Operation] = set(todo)
+
+    def go(to: Operation, onward: Callable[[Operation], Iterable[Operation]]) -> None:
+        for op in onward(to):
+            if isinstance(op, mir.MatmulOp):
+                found.add(op)
+            elif op not in seen:
+                seen.add(op)
+                go(op, onward)
+
+    for op in todo:
+        go(op, lambda op: [v.owner for v in op.operands if isinstance(v.owner, Operation)])
+        go(op, lambda op: [use.operation for result in op.results for use in result.uses])
+    return found
+
+
+def _is_attention(op: Operation) -> bool:
+    return isinstance(op, mir.AttentionOp) or (isinstance(op, NamedOp) and op.name == SEGMENTS)
+
+
+def _take_bytes(op: mir.MatmulOp) -> None:
+    """Let a product take a weight of bytes, where it may be packed as that."""
+    pack = op.weight.owner
+    if not isinstance(pack, mir.PackOp):
+        return
+    narrow = mir.PackOp.narrowed(pack.input.type).get("i8")
+    if narrow is None or not pack.panels:
+        return
+    new = mir.PackOp(pack.input, narrow)
+    new.attributes |= pack.attributes
+    Rewriter.insert_op(new, InsertPoint.before(op))
+    op.operands[1] = new.result
 
 
 @dataclass(frozen=True)
@@ -72,7 +113,9 @@ class NarrowProductsPass(ModulePass):
         --> %0 = mir.cast %x -> bf16; %y = mir.matmul %0, %w
 
     It does so where the module's `rlx.products` is "bf16", and nothing where that is missing. With
-    "bf16-weights" matrices of f32 and f16 are packed as bf16 too, where nothing else reads them.
+    "bf16-weights" matrices of f32 and f16 are packed as bf16 too, where nothing else reads them;
+    with "int8" products take panels of i8 of matrices of f32, f16 and bf16, but for those that
+    attention takes or gives: what softmax makes of a small error is none.
     Operations that are in a kernel already, and those of one row, stay.
     """
 
@@ -82,9 +125,11 @@ class NarrowProductsPass(ModulePass):
         wanted = op.attributes.get(lir.PRODUCTS)
         if wanted is None:
             return
-        known = StringAttr("bf16"), StringAttr("bf16-weights")
+        known = [StringAttr(name) for name in ("bf16", "bf16-weights", "int8")]
         if wanted not in known:
-            raise RlxError(f"{lir.PRODUCTS}: expected {known[0]} or {known[1]}, got {wanted}")
+            names = ", ".join(map(str, known))
+            raise RlxError(f"{lir.PRODUCTS}: expected one of {names}, got {wanted}")
+        exempt = _beside_attention(op) if wanted == known[2] else set[Operation]()
         narrow: dict[SSAValue, SSAValue] = {}
         for inner in list(op.walk()):
             if isinstance(inner.parent_op(), mir.KernelOp):
@@ -93,6 +138,8 @@ class NarrowProductsPass(ModulePass):
                 if inner.input not in narrow:
                     narrow[inner.input] = _cast(inner.input, inner, InsertPoint.before(inner))
                 inner.operands[0] = narrow[inner.input]
+                if wanted == known[2] and inner not in exempt:
+                    _take_bytes(inner)
             elif isinstance(inner, mir.AttentionOp) and _has_many_rows(inner.query):
                 query = _cast(inner.query, inner, InsertPoint.before(inner))
                 head_dim, scale = inner.head_dim.value.data, inner.scale.value.data
@@ -104,7 +151,7 @@ class NarrowProductsPass(ModulePass):
                 Rewriter.replace_op(inner, [], [_cast(new.result, new, InsertPoint.after(new))])
             elif isinstance(inner, NamedOp) and inner.name == SEGMENTS:
                 _narrow_segments(inner)
-        if wanted == StringAttr("bf16-weights"):
+        if wanted != known[0]:
             for inner in list(op.walk()):
                 if isinstance(inner, mir.PackOp):
                     _narrow_weight(inner)

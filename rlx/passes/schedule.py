@@ -111,8 +111,9 @@ class Schedule:
         if not isinstance(source, Member) or source.packed:
             raise IrError(op, "plan-lir: expected a weight to pack")
         symbol = source.symbol if op.panels else plain(source.symbol)
-        if op.result.type == mir.PackOp.narrowed(op.input.type):
-            symbol = narrowed(source.symbol)
+        for name, type_ in mir.PackOp.narrowed(op.input.type).items():
+            if op.result.type == type_:
+                symbol = narrowed(source.symbol, name)
         self._use(symbol, layers if source.layered else None)
         self.env[op.result] = Member(symbol, op.result.type, source.layered, plain=not op.panels)
 
@@ -378,9 +379,9 @@ def plain(symbol: str) -> str:
     return f"{symbol}.plain"
 
 
-def narrowed(symbol: str) -> str:
-    """Return the name of a weight's panels of bf16, beside those of its own format."""
-    return f"{symbol}.bf16"
+def narrowed(symbol: str, name: str) -> str:
+    """Return the name of a weight's panels of fewer bits, beside those of its own format."""
+    return f"{symbol}.{name}"
 
 
 def byte_offset(op: mir.ReshapeOp | mir.SliceOp) -> int | None:

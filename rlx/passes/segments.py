@@ -82,8 +82,8 @@ def _aligned(size: int) -> int:
 def layouts(op: hir.WeightOp) -> list[tuple[str, TensorType[Attribute]]]:
     """Return the symbols and types of a weight's panels, and of its elements as they are."""
     found = [(op.sym_name.data, mir.PackOp.packed(op.type)), (plain(op.sym_name.data), op.type)]
-    narrow = mir.PackOp.narrowed(op.type)
-    return [*found, (narrowed(op.sym_name.data), narrow)] if narrow is not None else found
+    narrow = mir.PackOp.narrowed(op.type).items()
+    return [*found, *((narrowed(op.sym_name.data, name), type_) for name, type_ in narrow)]
 
 
 def member_bytes(op: Operation, type_: Attribute) -> int:

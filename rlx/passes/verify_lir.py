@@ -156,7 +156,7 @@ def _check_member(program: Program, op: lir.RefOp | lir.SourceOp) -> None:
         # more digits.
         same = dims_of(op.result.type) == dims_of(found.type)
         same = same and format_of(op.result.type) == format_of(found.type)
-        same = same or mir.PackOp.narrowed(op.result.type) == found.type
+        same = same or found.type in mir.PackOp.narrowed(op.result.type).values()
     else:
         if not isinstance(found, lir.StateOp):
             found = program.lookup(op, op.symbol, lir.WeightOp)

@@ -23,7 +23,7 @@ from xdsl.ir import Attribute, Block, Operation, SSAValue
 from xdsl.traits import IsTerminator
 
 from rlx.dialects import hir, mir, ops
-from rlx.dialects.common import DimTable, dims_of, element_of
+from rlx.dialects.common import DimTable, dims_of, element_of, format_of
 from rlx.dialects.infer import STORAGE
 from rlx.dialects.named import NamedOp
 from rlx.errors import RlxError
@@ -308,9 +308,15 @@ def _(op: ops.RmsNorm, scope: Scope, x: Array, weight: Array) -> Sequence[Array]
     return [kernels.rms_norm(x, weight, op.eps.value.data)]
 
 
-@evaluate.register(hir.LinearOp)
-@evaluate.register(mir.MatmulOp)
-def _(op: Operation, scope: Scope, x: Array, weight: Array) -> Sequence[Array]:
+@evaluate.register
+def _(op: hir.LinearOp, scope: Scope, x: Array, weight: Array) -> Sequence[Array]:
+    return [kernels.linear(x, weight)]
+
+
+@evaluate.register
+def _(op: mir.MatmulOp, scope: Scope, x: Array, weight: Array) -> Sequence[Array]:
+    if format_of(op.weight.type) == "i8":
+        x = kernels.activation_bytes(x)
     return [kernels.linear(x, weight)]
 
 
@@ -323,6 +329,8 @@ def _(
 
 @evaluate.register
 def _(op: mir.PackOp, scope: Scope, weight: Array) -> Sequence[Array]:
+    if op.panels and format_of(op.result.type) == "i8":
+        weight = kernels.weight_bytes(weight)
     return [weight]
 
 

@@ -23,6 +23,21 @@ def linear(x: Array, weight: Array) -> Array:
     return x @ weight.T
 
 
+def weight_bytes(x: Array) -> Array:
+    """`[rows, k]`: each number the nearest integer times a 127th of the largest of its row."""
+    step = np.abs(x).max(axis=1, keepdims=True, initial=0) / 127
+    return np.rint(np.divide(x, step, out=np.zeros_like(x), where=step > 0)) * step
+
+
+def activation_bytes(x: Array) -> Array:
+    """`[rows, k]`: each number one of 255, which go from its row's least to its largest."""
+    low, high = x.min(axis=1, keepdims=True, initial=0), x.max(axis=1, keepdims=True, initial=0)
+    step = (high - low) / 254
+    divided = np.divide(x, step, out=np.zeros_like(x), where=step > 0)
+    zero = np.rint(np.divide(-low, step, out=np.zeros_like(low), where=step > 0))
+    return (np.rint(divided + zero) - zero) * step
+
+
 def glu(kind: UnaryKind, x: Array, up: Array, gate: Array, down: Array) -> Array:
     """`[rows, d]`, two `[ffn, d]` and a `[d, ffn]` -> `[rows, d]` (Shazeer, 2020)."""
     return linear(UNARY[kind](linear(x, gate)) * linear(x, up), down)
