@@ -237,6 +237,7 @@ def load(
     the precision is fast.
     With `reuse_prefix` what a prompt shares with the one before it is not computed again; that
     changes no bit of an answer (`LanguageModel.reuse_prefix` is the same, to be set at any time).
+    `int8` is a precision of encoders alone (`rlx.encoders`).
     Raises RlxError for a file or an option that rlx can't serve.
     """
     started = time.perf_counter()

@@ -172,7 +172,7 @@ def _add_embed(parser: argparse.ArgumentParser) -> None:
     add("file", metavar="FILE", help="path of a text in UTF-8; - reads stdin")
     add("--max-context", type=int, metavar="N", help="tokens of a line, beyond which it is cut")
     add("--profile", metavar="FILE", help="how to compile, a *.rlx.toml file")
-    add("--precision", default="auto", metavar="P", help="exact, fast or auto (default)")
+    add("--precision", default="auto", metavar="P", help="exact, fast, int8 or auto (default)")
     _add_threads(parser)
     add("-o", "--output", metavar="FILE", help="write a NumPy array (.npy), print no numbers")
     output = parser.add_mutually_exclusive_group()
