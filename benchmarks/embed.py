@@ -42,7 +42,7 @@ BATCHES = (4, 8, 16, 32)
 CLS, SEP = 101, 102
 BUDGET_S = 0.5
 """About how long a contestant works on a row in a round."""
-RLX = ("rlx exact", "rlx auto")
+RLX = ("rlx exact", "rlx auto", "rlx int8")
 PEERS = ("onnxruntime", "openvino bf16")
 GOAL = 0.7
 
@@ -225,12 +225,14 @@ def report(threads: int, found: dict[str, dict[str, Any]]) -> str:
             ms = [1e3 * s for s in by_name[name]["seconds"]]
             cells.append(f"{median(ms):.2f} / {min(ms):.2f}")
         peers = [by_name[name]["seconds"] for name in PEERS]
-        own = by_name["rlx auto"]["seconds"]
-        ratio = median(own) / min(median(p) for p in peers)
-        cells += [f"{ratio:.2f}", f"{min(own) / min(map(min, peers)):.2f}"]
-        cells.append(f"{by_name['rlx auto']['cosine']:.5f}")
+        for name in RLX[1:]:
+            own = by_name[name]["seconds"]
+            ratio = median(own) / min(median(p) for p in peers)
+            cells += [f"{ratio:.2f}", f"{min(own) / min(map(min, peers)):.2f}"]
+        cells += [f"{by_name[name]['cosine']:.5f}" for name in RLX[1:]]
         lines.append(cells)
-    header = ["texts x tokens", *RLX, *PEERS, "ratio", "of bests", "cosine"]
+    header = ["texts x tokens", *RLX, *PEERS, "ratio", "of bests", "int8's ratio", "of bests"]
+    header += ["cosine", "int8's cosine"]
     return f"{threads} thread{'s' * (threads > 1)}:\n\n{table(header, lines)}"
 
 
