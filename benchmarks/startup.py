@@ -130,7 +130,9 @@ def lengths() -> dict[str, int]:
     from rlx.runtime.compilations import Compilations
 
     model, draw = rlx.load(model_path()), random.Random(0)
+    # The first batch compiles its program.
     list(model.generate_ids([1, 2, 3], 2))
+    model.generate_batch([[1, 2, 3], [4, 5]], 2)
     before = model.stats.compilations, Compilations.count
     with rlx.no_compile():
         for _ in range(GENERATIONS):
