@@ -7,7 +7,16 @@ from functools import cache
 
 import numpy as np
 import pytest
-from kernels import Buffer, Kernel, compile_kernel, levels, module_of, nmse, on_threads
+from kernels import (
+    Buffer,
+    Kernel,
+    call_on_threads,
+    compile_kernel,
+    levels,
+    module_of,
+    nmse,
+    on_threads,
+)
 from ml_dtypes import bfloat16
 from test_narrow_products import PROGRAM
 
@@ -99,8 +108,8 @@ class Products:
         outs = [Buffer(4 * n * len(x), offset=4) for n in widths]
         rows = Buffer.of(apart, offset=4)
         turns = Buffer.of(np.zeros(TURNS_BYTES, np.uint8))
-        for tid in reversed(range(threads)):
-            self.kernel(tid, threads, rows, len(x), turns, *weights, *outs)
+        buffers = turns, *weights, *outs
+        call_on_threads(threads, lambda tid: self.kernel(tid, threads, rows, len(x), *buffers))
         assert not turns.bytes.any()
         return [out.array(np.float32, len(x), n) for out, n in zip(outs, widths, strict=True)]
 
