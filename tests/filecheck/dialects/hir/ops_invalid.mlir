@@ -90,7 +90,7 @@ hir.weight @w "w" : tensor<8x33x!hir.q<q4_1>>
 
 // -----
 
-// CHECK: :[[# @LINE + 1]]:1: error: weight @w: expected elements of f32, f16, bf16, q4_0, q4_1, q5_0, q5_1, q8_0, q2_k, q3_k, q4_k, q5_k, q6_k, got [8, 33] i32
+// CHECK: :[[# @LINE + 1]]:1: error: weight @w: expected elements of f32, f16, bf16, q4_0, q4_1, q5_0, q5_1, q8_0, q2_k, q3_k, q4_k, q5_k, q6_k, i8, got [8, 33] i32
 hir.weight @w "w" : tensor<8x33xi32>
 
 // -----
