@@ -151,8 +151,12 @@ class Pipeline:
             p.remember(("reduce", node, axes), [v])
         for node in r.middle:
             program.reduce(node, [At(axes)])
-        width = p.here([f.select(f.icmp("eq", row, first), i64(0), self.width)])[0]
-        before = self._written(p.sub(row, 1), old[:shown], width)
+        # There is no row before the first: nothing of one is written, and nothing for it read.
+        none, earlier = f.icmp("eq", row, first), p.sub(row, 1)
+        width, earlier = p.here(
+            [f.select(none, i64(0), self.width), f.select(none, first, earlier)]
+        )
+        before = self._written(earlier, old[:shown], width)
         after = self._axes(p.least(p.add(row, 1), end))
         taken = [Taken(program, r.last, axes), *(Taken(program, n, after) for n in r.early)]
         program.stage = Stage(axes, rows=self.rows)

@@ -8,6 +8,7 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 from kernels import levels
+from op_cases import Fenced
 from row_texts import COLUMN, ROW, VECTOR, normal, program, within
 
 from rlx.flow.source import MapWeights
@@ -204,6 +205,18 @@ def test_rows_in_turn_give_the_bits_of_rows_alone(name: str, shape: tuple[int, i
     expected = compiled(name, in_turn=False).functions[2](*args)
     for threads in (1, 2):
         results = compiled(name).functions[threads](*args)
+        for y, z in zip(np.atleast_1d(results), np.atleast_1d(expected), strict=True):
+            assert np.asarray(y).tobytes() == np.asarray(z).tobytes()
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_rows_in_turn_read_nothing_behind_the_last(name: str):
+    """Nor do rows that take in others: there is none before the first."""
+    args = arguments(CASES[name], 33, 65536)
+    expected = compiled(name, in_turn=False).functions[1](*args)
+    fenced = [Fenced(array) for array in args]
+    for threads in (1, 2):
+        results = compiled(name).functions[threads](*(f.array for f in fenced))
         for y, z in zip(np.atleast_1d(results), np.atleast_1d(expected), strict=True):
             assert np.asarray(y).tobytes() == np.asarray(z).tobytes()
 
