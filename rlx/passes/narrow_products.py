@@ -89,10 +89,14 @@ def _is_attention(op: Operation) -> bool:
     return isinstance(op, mir.AttentionOp) or (isinstance(op, NamedOp) and op.name == SEGMENTS)
 
 
+_MOST_K = (2**31 - 1) // (255 * 127)
+"""What a sum of products of bytes may be long, so that 32 bits hold it."""
+
+
 def _take_bytes(op: mir.MatmulOp) -> None:
     """Let a product take a weight of bytes, where it may be packed as that."""
-    pack = op.weight.owner
-    if not isinstance(pack, mir.PackOp):
+    pack, k = op.weight.owner, dims_of(op.input.type)[-1]
+    if not isinstance(pack, mir.PackOp) or not isinstance(k, int) or k > _MOST_K:
         return
     narrow = mir.PackOp.narrowed(pack.input.type).get("i8")
     if narrow is None or not pack.panels:

@@ -38,14 +38,19 @@ class Request(NamedTuple):
     stops: frozenset[int]
 
 
+def no_token(number: int) -> RlxError:
+    """Return why an answer has no token, its `number`-th: none could be drawn."""
+    return RlxError(
+        f"token {number} of the answer: all logits before it are NaN: the model's weights are "
+        "damaged, or a value left the range of the format of keys and values (kv_cache: f16 "
+        "has none beyond 65,504, f32 and bf16 have)"
+    )
+
+
 def checked_token(token: int, number: int) -> int:
     """Return an answer's token, its `number`-th; raises RlxError where none could be drawn."""
     if token < 0:
-        raise RlxError(
-            f"token {number} of the answer: all logits before it are NaN: the model's weights are "
-            "damaged, or a value left the range of the format of keys and values (kv_cache: f16 "
-            "has none beyond 65,504, f32 and bf16 have)"
-        )
+        raise no_token(number)
     return token
 
 
@@ -91,11 +96,15 @@ class Answer:
         self.request = request
         self.made: list[int] = []
         """What the batch has made: it goes on from there."""
+        self.error: RlxError | None = None
+        """Why it could not go on, and has left; `made` has what came before."""
         self._left = False
 
     @property
     def ids(self) -> list[int]:
-        """Return its tokens so far, the end token included: a copy."""
+        """Return its tokens so far, the end token included: a copy. Raises its error, if any."""
+        if self.error is not None:
+            raise self.error
         return list(self.made)
 
     @property
@@ -226,8 +235,8 @@ class Batch:
 
         Of long prompts each step feeds a chunk, so that other sequences need not wait for all of
         one. An empty list says that there is nothing to do, or that a long prompt is on its way:
-        see `busy`. Raises RlxError where the batch is closed, and for an answer whose logits are
-        NaN, which leaves: the others go on.
+        see `busy`. An answer whose logits are NaN leaves, with an `error`; the others go on.
+        Raises RlxError where the batch is closed.
         """
         with self._host.turn():
             state = self._open_state()
@@ -235,10 +244,7 @@ class Batch:
                 queue = [(s, s.answer) for s in self._queue if s.answer is not None and not s.free]
             running = [pair for pair in queue if pair[1].made]
             first = self._feed([pair for pair in queue if not pair[1].made])
-            drawn = first + (self._decode(running, state.address) if running else [])
-        for answer, token in drawn:
-            checked_token(token, len(answer.made) + 1)
-        return drawn
+            return first + (self._decode(running, state.address) if running else [])
 
     @property
     def busy(self) -> bool:
@@ -246,9 +252,18 @@ class Batch:
         return self.free < self.slots
 
     def __iter__(self) -> Iterator[tuple[Answer, int]]:
-        """Step until all answers are done; give each new token with its answer."""
+        """
+        Step until all answers are done; give each new token with its answer.
+
+        Raises RlxError at the end, where an answer that was in the batch has an error.
+        """
+        seen: dict[Answer, None] = {}
         while self.busy:
+            seen |= {s.answer: None for s in self._slots if s.answer is not None}
             yield from self.step()
+        for answer in seen:
+            if answer.error is not None:
+                raise answer.error
 
     def _open_state(self) -> Segment:
         if self._state is None:
@@ -323,9 +338,10 @@ class Batch:
         return drawn
 
     def _give(self, answer: Answer, token: int, drawn: list[tuple[Answer, int]]) -> None:
-        drawn.append((answer, token))
         if token < 0:
+            answer.error = no_token(len(answer.made) + 1)
             answer.leave()
             return
+        drawn.append((answer, token))
         answer.made.append(token)
         self.stats.new_tokens += 1

@@ -123,7 +123,7 @@ class TextEncoder:
         A text is cut at `limit` tokens. It may be given as token ids too, with those that a
         tokenizer adds. An embedding does not depend on what other texts are with it. Raises
         RlxError, before anything is computed, for ids out of range, texts without tokens and what
-        is neither text nor ids.
+        is neither text nor ids; and for an embedding that is not finite.
         """
         started = time.perf_counter()
         ids = self._ids(texts)
@@ -139,6 +139,12 @@ class TextEncoder:
                 done += len(members)
                 if progress is not None:
                     progress(done, len(ids))
+        bad = np.flatnonzero(~np.isfinite(result).all(axis=1))
+        if bad.size:
+            raise RlxError(
+                f"text {bad[0]}: its embedding is not finite: the model's weights are damaged, or "
+                "a value left the range of the precision (exact has the widest)"
+            )
         return result
 
     def _step(self, texts: Sequence[NDArray[np.int32]]) -> NDArray[np.float32]:

@@ -46,7 +46,7 @@ def undefined(data: bytes) -> list[str]:
             symbols = np.frombuffer(data, _SYMBOL, rows, int(table["offset"]))
             lacking = symbols["name"][(symbols["section"] == 0) & (symbols["name"] != 0)]
             names += [_text(data, strings + int(name)) for name in lacking]
-    except (struct.error, ValueError, IndexError):
+    except (struct.error, ValueError, IndexError, OverflowError):
         raise RlxError("compiled code: expected an object file, found a damaged one") from None
     return names
 

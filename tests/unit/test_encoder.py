@@ -299,6 +299,17 @@ def test_weights_of_another_dtype(tmp_path: Path):
         load(write_bert(tmp_path / "m", arrays))
 
 
+@pytest.mark.parametrize("precision", ["exact", "int8"])
+def test_embeddings_that_are_not_finite(tmp_path: Path, precision: str):
+    """A token's embedding is NaN: the error names the first text that has it."""
+    arrays = bert_arrays()
+    arrays["embeddings.word_embeddings.weight"][7] = np.nan
+    model = load(write_bert(tmp_path / "m", arrays), precision=precision)
+    with pytest.raises(RlxError, match=r"^text 1: its embedding is not finite"):
+        model.encode([[1, 2], [3, 7, 4], [5, 6, 7]])
+    assert np.isfinite(model.encode([[1, 2], [5, 6]])).all()
+
+
 def test_options_that_an_encoder_does_not_have(tmp_path: Path):
     folder = write_bert(tmp_path / "m")
     for options, message in (

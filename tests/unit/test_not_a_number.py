@@ -54,16 +54,20 @@ def test_a_token_of_decode(model: rlx.LanguageModel) -> None:
 
 def test_one_answer_of_a_batch(model: rlx.LanguageModel) -> None:
     wanted = list(model.generate_ids([1, 2, 3], 6, stop=False))
-    with model.batch(2) as batch:
+    with model.batch(3) as batch:
         good = batch.add([1, 2, 3], 6, stop=False)
-        bad = batch.add([4, BAD], 6, stop=False)
+        bad = [batch.add(prompt, 6, stop=False) for prompt in ([4, BAD], [BAD])]
+        given: list[int] = []
         with pytest.raises(RlxError, match=r"^token 1 of the answer: all logits"):
-            batch.step()
-        assert bad.done
-        assert bad.ids == []
-        for _ in batch:
-            pass
-        assert good.ids == wanted
+            given.extend(token for _, token in batch)
+        assert given == good.ids == wanted
+        for answer in bad:
+            assert answer.done
+            assert answer.made == []
+            with pytest.raises(RlxError, match=r"^token 1 of the answer: all logits"):
+                _ = answer.ids
+    with pytest.raises(RlxError, match=r"^token 1 of the answer: all logits"):
+        model.generate_batch([[1, 2, 3], [BAD]], 6)
 
 
 def test_logits_are_given_as_they_are(model: rlx.LanguageModel) -> None:
