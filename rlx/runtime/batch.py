@@ -257,13 +257,14 @@ class Batch:
 
         Raises RlxError at the end, where an answer that was in the batch has an error.
         """
-        seen: dict[Answer, None] = {}
+        error: RlxError | None = None
         while self.busy:
-            seen |= {s.answer: None for s in self._slots if s.answer is not None}
-            yield from self.step()
-        for answer in seen:
-            if answer.error is not None:
-                raise answer.error
+            running = [s.answer for s in self._slots if s.answer is not None and not s.free]
+            drawn = self.step()
+            error = error or next((a.error for a in running if a.error is not None), None)
+            yield from drawn
+        if error is not None:
+            raise error
 
     def _open_state(self) -> Segment:
         if self._state is None:
