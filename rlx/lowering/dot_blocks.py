@@ -166,8 +166,15 @@ def block(
             else:
                 f.if_(first, pack)
 
-            def columns_from(first: Value, vectors: int, left: Value) -> list[Value]:
-                """Multiply with the panel of columns from `first`, `left` in its last vector."""
+            def columns_from(
+                first: Value, vectors: int, left: Value, whole: bool = False
+            ) -> list[Value]:
+                """
+                Multiply with the panel of columns from `first`, `left` in its last vector.
+
+                A panel that is not `whole` has been packed: where it is in memory, vectors of rows
+                of it would reach past their end.
+                """
                 panel = f.at(panels, f.udiv(first, t.columns), t.panel_bytes)
                 to = c.at(f, r, f.add(j, first), t.size)
                 size = here, up(f, length, t.group)
@@ -193,12 +200,12 @@ def block(
                     )
                     return multiplied(beside.at(f, k0, at, t.size), beside.stride, after)
 
-                if vectors == t.vectors and packs is not NO:
+                if whole and packs is not NO:
                     return f.if_(f.and_(packs, f.icmp("eq", r, 0)), from_source, multiplied)
                 return multiplied()
 
             def full(first: Value, _: list[Value]) -> list[Value]:
-                return columns_from(first, t.vectors, i64(t.lanes))
+                return columns_from(first, t.vectors, i64(t.lanes), whole=True)
 
             if t.vectors in shapes.widths:
                 f.for_(0, last, t.columns, [], full)

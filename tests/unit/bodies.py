@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 import ml_dtypes
 import numpy as np
-from kernels import Buffer, Kernel
+from kernels import Buffer, Fenced, Kernel
 from xdsl.dialects.builtin import IntegerType, Signedness, bf16, f16, f32, f64, i1, i32, i64
 from xdsl.ir import Attribute, Block, Operation, SSAValue
 
@@ -75,14 +75,18 @@ class Compiled:
         self.kernel = Kernel(self.module.text, "kernel", self.module.target)
 
     def __call__(
-        self, arrays: Sequence[np.ndarray], threads: int = 1, offset: int = 0, **sizes: int
+        self, arrays: Sequence[np.ndarray], threads: int = 1, offset: int | None = 0, **sizes: int
     ) -> list[np.ndarray]:
-        """Run every thread's share, one after the other; buffers start `offset` past a line."""
-        ins = [Buffer.of(a, offset) for a in arrays]
+        """
+        Run every thread's share, one after the other; buffers start `offset` past a line.
+
+        Where that is None there is no memory behind the inputs.
+        """
+        ins = [Fenced(a) if offset is None else Buffer.of(a, offset) for a in arrays]
         shapes = [[sizes.get(str(d), d) for d in dims_of(t)] for t in self.types]
         dtypes = [_DTYPES[element_of(t)] for t in self.types]
         outs = [
-            Buffer(int(np.prod(shape)) * np.dtype(dtype).itemsize, offset)
+            Buffer(int(np.prod(shape)) * np.dtype(dtype).itemsize, offset or 0)
             for shape, dtype in zip(shapes, dtypes, strict=True)
         ]
         for tid in range(threads):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import mmap
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -16,6 +17,7 @@ from rlx.lowering.emitter import Function, Module
 from rlx.lowering.target import Target
 from rlx.runtime import jit
 
+PAGE = mmap.PAGESIZE
 _GUARD = 256
 _SENTINEL = 0xA5
 
@@ -80,6 +82,39 @@ class Buffer:
         assert (self._bytes[self._start + self.size :] == _SENTINEL).all(), "written past the end"
 
 
+class Fenced:
+    """
+    A copy of an array that can't be written, and behind whose last byte nothing can be read.
+
+    It ends where a page does; that page is read-only, and the next one is none's.
+    """
+
+    def __init__(self, array: np.ndarray):
+        room = -(-max(array.nbytes, 1) // PAGE) * PAGE
+        self._memory = mmap.mmap(-1, room + PAGE)
+        data = np.frombuffer(self._memory, np.uint8, array.nbytes, room - array.nbytes)
+        self.array = data.view(array.dtype).reshape(array.shape)
+        self.array[...] = array
+        self._protect(0, room, mmap.PROT_READ)
+        self._protect(room, PAGE, 0)
+
+    @property
+    def address(self) -> int:
+        return self.array.ctypes.data
+
+    @property
+    def bytes(self) -> np.ndarray:
+        return self.array.reshape(-1).view(np.uint8)
+
+    def __del__(self) -> None:
+        self._protect(0, len(self._memory), mmap.PROT_READ | mmap.PROT_WRITE)
+
+    def _protect(self, start: int, size: int, allowed: int) -> None:
+        address = ctypes.c_void_p(np.frombuffer(self._memory, np.uint8).ctypes.data + start)
+        if ctypes.CDLL(None).mprotect(address, ctypes.c_size_t(size), allowed):
+            raise OSError("mprotect")
+
+
 class Kernel:
     """A compiled function of pointers (buffers) and i64 numbers without a result."""
 
@@ -87,10 +122,10 @@ class Kernel:
         self._engine = jit.Engine(jit.compile_object(text, target))
         self._address = self._engine.address(name)
 
-    def __call__(self, *args: Buffer | int) -> None:
+    def __call__(self, *args: Buffer | Fenced | int) -> None:
         """Call the function, then check the sentinels of every buffer."""
-        types = [ctypes.c_void_p if isinstance(a, Buffer) else ctypes.c_int64 for a in args]
-        values = [a.address if isinstance(a, Buffer) else a for a in args]
+        types = [ctypes.c_int64 if isinstance(a, int) else ctypes.c_void_p for a in args]
+        values = [a if isinstance(a, int) else a.address for a in args]
         ctypes.CFUNCTYPE(None, *types)(self._address)(*values)
         for a in args:
             if isinstance(a, Buffer):

@@ -6,8 +6,6 @@ Several cases are one module, side by side in @main, so that few modules are com
 
 from __future__ import annotations
 
-import ctypes
-import mmap
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -15,6 +13,7 @@ from functools import cached_property
 
 import numpy as np
 from fuzz.checking import Guarded
+from kernels import Fenced
 from xdsl.dialects.builtin import (
     ArrayAttr,
     DictionaryAttr,
@@ -49,7 +48,6 @@ ELEMENTS |= {f"i{n}": IntegerType(n) for n in (8, 16, 32, 64)}
 ELEMENTS |= {f"u{n}": IntegerType(n, Signedness.UNSIGNED) for n in (8, 32)}
 NAMES = {np.dtype(dtype): name for name, dtype in DTYPES.items()}
 BITS = {np.dtype(np.float64): 53, np.dtype(np.float32): 24, np.dtype(np.float16): 11}
-PAGE = mmap.PAGESIZE
 
 Arrays = dict[str, np.ndarray]
 
@@ -215,31 +213,6 @@ def assert_near(got: np.ndarray, want: np.ndarray, limit: float, where: str) -> 
     error = nmse(got[~beyond], want[~beyond])
     allowed = limit * 4.0 ** (BITS[np.dtype(np.float32)] - BITS[got.dtype])
     assert error <= allowed, f"{where}: NMSE {error:.2e}, allowed {allowed:.2e}"
-
-
-class Fenced:
-    """
-    A copy of an array that can't be written, and behind whose last byte nothing can be read.
-
-    It ends where a page does; that page is read-only, and the next one is none's.
-    """
-
-    def __init__(self, array: np.ndarray):
-        room = -(-max(array.nbytes, 1) // PAGE) * PAGE
-        self._memory = mmap.mmap(-1, room + PAGE)
-        data = np.frombuffer(self._memory, np.uint8, array.nbytes, room - array.nbytes)
-        self.array = data.view(array.dtype).reshape(array.shape)
-        self.array[...] = array
-        self._protect(0, room, mmap.PROT_READ)
-        self._protect(room, PAGE, 0)
-
-    def __del__(self) -> None:
-        self._protect(0, len(self._memory), mmap.PROT_READ | mmap.PROT_WRITE)
-
-    def _protect(self, start: int, size: int, allowed: int) -> None:
-        address = ctypes.c_void_p(np.frombuffer(self._memory, np.uint8).ctypes.data + start)
-        if ctypes.CDLL(None).mprotect(address, ctypes.c_size_t(size), allowed):
-            raise OSError("mprotect")
 
 
 def batches(cases: Sequence[Drawn], size: int = 8) -> list[Batch]:

@@ -69,7 +69,7 @@ SIZES = [
     (2, 64, 64, 64), (1, 100, 100, 100), (2, 5, 49, 600), (1, 2, 700, 300), (1, 300, 48, 9),
     (1, 3, 1100, 5), (3, 8, 24, 1),
     (1, 130, 530, 140), (1, 800, 20, 130), (1, 300, 150, 140),
-    (1, 29, 5, 150), (2, 13, 150, 150),
+    (1, 29, 5, 150), (2, 13, 150, 150), (2, 13, 61, 40),
 ]  # fmt: skip
 
 
@@ -88,6 +88,8 @@ def test_products_of_every_size(level: str, transposed: tuple[bool, bool], dtype
         check(one, expected, magnitude, k)
         (three,) = kernel(arrays, 3, np.dtype(dtype).itemsize, **sizes)
         np.testing.assert_array_equal(one, three)
+        (fenced,) = kernel(arrays, 2, None, **sizes)
+        np.testing.assert_array_equal(one, fenced)
 
 
 def splat(number: float, *dims: int) -> ConstantOp:
@@ -227,11 +229,12 @@ def test_one_row_or_one_column_by_number(level, transposed, m, n):
     arrays += [rng.standard_normal(s).astype(np.float32) for s in ((n,), (2, m, 1), (2, m, n))]
     block = block_of([typed(np.float32, *a.shape) for a in arrays], build)
     kernel = Compiled(level, block, emit_dot)
-    (one,), (two,) = kernel(arrays), kernel(arrays, 3, 4)
+    (one,), (two,), (fenced,) = (kernel(arrays, n, at) for n, at in ((1, 0), (3, 4), (2, None)))
     dot, _ = product(arrays[:2], transposed)
     bias, column, other = (a.astype(np.float64) for a in arrays[2:])
     np.testing.assert_allclose(one, (dot + bias) * column + other, rtol=1e-5, atol=2e-4)
     np.testing.assert_array_equal(one, two)
+    np.testing.assert_array_equal(one, fenced)
 
 
 @pytest.mark.sample(14)

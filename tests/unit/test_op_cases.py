@@ -9,7 +9,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from op_cases import PAGE, Batch, Fenced, assert_near, drawn, of_any_size
+from kernels import PAGE, Fenced
+from op_cases import Batch, assert_near, drawn, of_any_size
 
 from rlx.ops.registry import all_records, record_of
 
@@ -50,7 +51,7 @@ def test_what_is_near():
 def test_a_fence_ends_who_crosses_it(access: str):
     program = f"""
 import ctypes, numpy as np
-from op_cases import Fenced
+from kernels import Fenced
 fenced = Fenced(np.arange(5, dtype=np.float32))
 address = fenced.array.ctypes.data
 assert ctypes.string_at(address, 20) == fenced.array.tobytes()

@@ -7,8 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 import pytest
-from kernels import levels
-from op_cases import Fenced
+from kernels import Fenced, levels
 from row_texts import COLUMN, ROW, VECTOR, normal, program, within
 
 from rlx.flow.source import MapWeights
