@@ -4,8 +4,14 @@ from __future__ import annotations
 
 CROWDED = 0.65
 """The share of CPU time below which threads that work together are thought to be kept from it."""
-TRIAL, STAY = 2, 16
-"""Native calls that a way is tried for, and those before another is tried again."""
+TRIAL, TRIAL_ALONE, STAY = 2, 6, 16
+"""
+Native calls that a way is tried for, and those before another is tried again.
+
+Where one thread works alone it may take the system 100 ms to leave it a CPU.
+"""
+GAIN = 0.8
+"""The part of the time alone that threads together must take, to be taken again."""
 
 
 class Pace:
@@ -37,12 +43,12 @@ class Pace:
         if self._calls < self._stay:
             return
         if self._trial:
-            if self._took[way] > self._took[not way]:
-                self.alone = not way
+            together, alone = self._took
+            self.alone = alone < together if way else alone * GAIN < together
             self._begin(STAY, False)
         elif way or self._share < CROWDED:
             self.alone = not way
-            self._begin(TRIAL, True)
+            self._begin(TRIAL_ALONE if self.alone else TRIAL, True)
 
     def _begin(self, calls: int, trial: bool) -> None:
         self._calls, self._stay, self._trial = 0, calls, trial

@@ -142,17 +142,25 @@ def test_threads_that_get_their_cpus_stay_together() -> None:
 def test_crowded_threads_try_one_alone() -> None:
     slow, quick = (2.0, 0.5), (1.0, 0.5)
     # Alone is quicker; now and then together is tried.
-    assert ways(lambda alone, _: quick if alone else slow, 43) == "ttttt" + "aa" + 2 * (
+    assert ways(lambda alone, _: quick if alone else slow, 47) == "ttttt" + "aaaaaa" + 2 * (
         "a" * 16 + "tt"
     )
     # It is not.
-    assert ways(lambda alone, _: slow if alone else quick, 43) == "ttttt" + "aa" + 2 * (
-        "t" * 16 + "aa"
+    assert ways(lambda alone, _: slow if alone else quick, 55) == "ttttt" + "aaaaaa" + 2 * (
+        "t" * 16 + "aaaaaa"
+    )
+    # It is after some calls, when the system has left it a CPU.
+    soon = ways(lambda alone, call: (quick, slow)[call < 8] if alone else slow, 29)
+    assert soon == "ttttt" + "a" * 22 + "tt"
+    # Together is a little quicker, as the two are on one CPU: the others are on the other now.
+    little = (0.9, 0.5)
+    assert ways(lambda alone, call: quick if alone else (little if call > 9 else slow), 47) == (
+        "ttttt" + "aaaaaa" + 2 * ("a" * 16 + "tt")
     )
     # The others end, and the threads are together again at the next trial.
     quiet = (0.5, 0.9)
     gone = ways(lambda alone, call: quick if alone else (slow if call < 9 else quiet), 60)
-    assert gone == "ttttt" + "a" * 18 + "t" * 37
+    assert gone == "ttttt" + "a" * 22 + "t" * 33
 
 
 def test_one_thread_alone_gives_the_same(
