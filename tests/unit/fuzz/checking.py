@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-from kernels import nmse
+from kernels import Fenced, nmse
 from xdsl.dialects.builtin import ModuleOp, f32
 from xdsl.ir import SSAValue
 
@@ -62,11 +62,11 @@ def shaken(case: Case, module: ModuleOp, want: Sequence[Inputs]) -> list[Inputs]
 
 
 def run_steps(function: CompiledFunction, steps: Sequence[Step]) -> list[Inputs]:
-    """Run the steps in order; the arrays around inputs and outputs must stay as they are."""
+    """Run the steps in order; no byte around outputs may change, and none behind inputs be read."""
     results: list[Inputs] = []
     manifest = function.manifest
     for sizes, inputs in steps:
-        guarded = {name: Guarded(array) for name, array in inputs.items()}
+        fenced = {name: Fenced(array) for name, array in inputs.items()}
         seen = {d for io in manifest.inputs for d in io.dims}
         dims = {name: size for name, size in sizes.items() if name not in seen}
         bound = manifest.bind(sizes)
@@ -80,12 +80,10 @@ def run_steps(function: CompiledFunction, steps: Sequence[Step]) -> list[Inputs]
         function(
             dims=dims,
             out=[g.array for g in out.values()],
-            **{name: g.array for name, g in guarded.items()},
+            **{name: f.array for name, f in fenced.items()},
         )
-        for g in (*guarded.values(), *out.values()):
+        for g in out.values():
             g.check()
-        for name, array in inputs.items():
-            np.testing.assert_array_equal(guarded[name].array, array)
         results.append({name: g.array.copy() for name, g in out.items()})
     return results
 
