@@ -74,15 +74,11 @@ from rlx.dialects.primitives import (
     CastOp,
     CompareOp,
     ConstantOp,
-    DotOp,
     IotaOp,
-    LayerNormOp,
-    ReduceOp,
-    SdpaOp,
     SelectOp,
-    SoftmaxOp,
     UnaryOp,
 )
+from rlx.dialects.reductions import DotOp, LayerNormOp, ReduceOp, SdpaOp, SoftmaxOp
 from rlx.dialects.sequence import SCANS, GatedDeltaNetOp
 
 __all__ = [

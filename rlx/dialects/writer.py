@@ -12,7 +12,7 @@ from xdsl.dialects.builtin import DenseIntOrFPElementsAttr, FixedBitwidthType
 from xdsl.ir import Attribute, Operation, SSAValue
 from xdsl.utils.exceptions import VerifyException
 
-from rlx.dialects import moves, primitives
+from rlx.dialects import moves, primitives, reductions
 from rlx.dialects.common import Dim, dims_of, element_of, spell, tensor
 from rlx.dialects.kinds import BinaryKind, CompareKind, ReduceKind, UnaryKind
 
@@ -178,7 +178,7 @@ class Writer:
         self, kind: ReduceKind, x: SSAValue, axes: Sequence[int], keep: bool = False
     ) -> SSAValue:
         """Combine the elements along axes; with `keep` the result has 1 for each of these."""
-        result = self.add(primitives.ReduceOp(kind, x, axes))
+        result = self.add(reductions.ReduceOp(kind, x, axes))
         if not keep:
             return result
         return self.reshape(result, [1 if i in axes else d for i, d in enumerate(dims_of(x.type))])
@@ -189,4 +189,4 @@ class Writer:
         return self.spread(self.reduce(kind, x, [len(dims) - 1], keep=True), dims)
 
     def dot(self, x: SSAValue, y: SSAValue, x_t: bool = False, y_t: bool = False) -> SSAValue:
-        return self.add(primitives.DotOp(x, y, x_t, y_t))
+        return self.add(reductions.DotOp(x, y, x_t, y_t))

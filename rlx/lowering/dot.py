@@ -28,12 +28,12 @@ from rlx.dialects.primitives import (
     CastOp,
     CompareOp,
     ConstantOp,
-    DotOp,
     IotaOp,
     SelectOp,
     UnaryOp,
     is_splat,
 )
+from rlx.dialects.reductions import DotOp
 from rlx.errors import RlxError
 from rlx.lowering.body import Body
 from rlx.lowering.dot_blocks import Shapes, block, emit_block

@@ -9,15 +9,8 @@ from xdsl.ir import Attribute, SSAValue
 from rlx.dialects.common import dims_of, element_bytes, element_of, tensor
 from rlx.dialects.infer import is_unsigned
 from rlx.dialects.moves import BroadcastOp
-from rlx.dialects.primitives import (
-    BinaryOp,
-    CastOp,
-    CompareOp,
-    ConstantOp,
-    DotOp,
-    SelectOp,
-    UnaryOp,
-)
+from rlx.dialects.primitives import BinaryOp, CastOp, CompareOp, ConstantOp, SelectOp, UnaryOp
+from rlx.dialects.reductions import DotOp
 from rlx.lowering.body import Body
 from rlx.lowering.dot_matrix import LINE, Matrix, Tiling, lanes_below, load_part
 from rlx.lowering.tensor_elements import constant_of, converted, loaded, memory_type, stored

@@ -8,7 +8,7 @@ from xdsl.dialects.builtin import f32
 from xdsl.ir import SSAValue
 
 from rlx.dialects.common import dims_of, element_of
-from rlx.dialects.primitives import SdpaOp
+from rlx.dialects.reductions import SdpaOp
 from rlx.errors import RlxError
 from rlx.lowering.attention_blocks import QUERIES, Blocks, up_to
 from rlx.lowering.attention_units import in_turn

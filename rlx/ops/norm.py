@@ -20,7 +20,7 @@ from rlx.dialects import infer
 from rlx.dialects.common import Dim, dims_of, element_of
 from rlx.dialects.kinds import BinaryKind, ReduceKind, UnaryKind
 from rlx.dialects.named import NamedOp
-from rlx.dialects.primitives import LayerNormOp as MirLayerNormOp
+from rlx.dialects.reductions import LayerNormOp as MirLayerNormOp
 from rlx.dialects.writer import Writer
 from rlx.ops.record import FLOATS, ROWS, Array, Case, Record
 from rlx.ops.samples import Draw

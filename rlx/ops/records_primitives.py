@@ -10,7 +10,7 @@ from xdsl.dialects.builtin import bf16, f32
 from xdsl.ir import Attribute, SSAValue
 
 from rlx.contract.opkind import OpKind
-from rlx.dialects import infer, primitives
+from rlx.dialects import infer, primitives, reductions
 from rlx.dialects.common import element_of
 from rlx.dialects.kinds import (
     BOOL_BINARY,
@@ -150,14 +150,14 @@ def _sample_reduce(draw: Draw) -> Case:
 
 def _sample_softmax(draw: Draw) -> Case:
     x = draw.array(draw.shape(1, 2, 3, low=0), -9.0, 9.0)
-    return Case([x], lambda w, v: [w.add(primitives.SoftmaxOp(v[0]))])
+    return Case([x], lambda w, v: [w.add(reductions.SoftmaxOp(v[0]))])
 
 
 def _sample_layer_norm(draw: Draw) -> Case:
     x = draw.array(draw.shape(1, 2, 3))
     weight, bias = draw.array(x.shape[-1:]), draw.array(x.shape[-1:])
     return Case(
-        [x, weight, bias], lambda w, v: [w.add(primitives.LayerNormOp(v[0], v[1], v[2], 1e-5))]
+        [x, weight, bias], lambda w, v: [w.add(reductions.LayerNormOp(v[0], v[1], v[2], 1e-5))]
     )
 
 
@@ -190,7 +190,7 @@ def _sample_sdpa(draw: Draw) -> Case:
 
     def build(w: Writer, v: Sequence[SSAValue]) -> Sequence[SSAValue]:
         mask = v[3] if len(v) > 3 else None
-        return [w.add(primitives.SdpaOp(v[0], v[1], v[2], d**-0.5, mask, causal))]
+        return [w.add(reductions.SdpaOp(v[0], v[1], v[2], d**-0.5, mask, causal))]
 
     return Case(arrays, build)
 
@@ -207,16 +207,16 @@ RECORDS = (
     _record(primitives.CompareOp, OpKind.COMPARE, ROWS, ARITHMETIC, _sample_compare),
     _record(primitives.SelectOp, OpKind.WHERE, ROWS, ALL, _sample_select),
     _record(primitives.CastOp, OpKind.CAST, ROWS, ALL, _sample_cast),
-    _record(primitives.ReduceOp, OpKind.REDUCE, ROWS, ARITHMETIC, _sample_reduce),
-    _record(primitives.SoftmaxOp, OpKind.SOFTMAX, ROWS, FLOATS, _sample_softmax),
-    _record(primitives.LayerNormOp, OpKind.LAYER_NORM, ROWS, FLOATS, _sample_layer_norm),
+    _record(reductions.ReduceOp, OpKind.REDUCE, ROWS, ARITHMETIC, _sample_reduce),
+    _record(reductions.SoftmaxOp, OpKind.SOFTMAX, ROWS, FLOATS, _sample_softmax),
+    _record(reductions.LayerNormOp, OpKind.LAYER_NORM, ROWS, FLOATS, _sample_layer_norm),
     Record(
-        primitives.DotOp,
+        reductions.DotOp,
         (OpKind.MATMUL, OpKind.DOT_GENERAL),
         CONTRACTION,
         (*FLOATS, "i8", "u8", "i32", "i64"),
         None,
         _sample_dot,
     ),
-    _record(primitives.SdpaOp, OpKind.ATTENTION, ATTENTION, FLOATS, _sample_sdpa),
+    _record(reductions.SdpaOp, OpKind.ATTENTION, ATTENTION, FLOATS, _sample_sdpa),
 )

@@ -16,7 +16,7 @@ from rlx.dialects import infer
 from rlx.dialects.common import Dim, dims_of, element_of, tensor
 from rlx.dialects.kinds import BinaryKind, CompareKind, ReduceKind, UnaryKind
 from rlx.dialects.named import NamedOp
-from rlx.dialects.primitives import SdpaOp
+from rlx.dialects.reductions import SdpaOp
 from rlx.dialects.writer import Writer
 from rlx.ops import segments
 from rlx.ops.record import ATTENTION, FLOATS, ROWS, Array, Case, Record

@@ -1,5 +1,5 @@
 """
-What the tensor primitives of `rlx.dialects.primitives` mean, in numpy, and the folding of one.
+What the tensor primitives of MIR mean, in numpy, and the folding of one.
 
 `compute` gives the result of an operation for the shape that it has in a run; arrays stand for
 tensors as `rlx.reference.elements` says. Constants are folded by it too, so that a folded program
@@ -19,7 +19,8 @@ from xdsl.ir import Attribute, Operation
 
 from rlx.dialects import mir
 from rlx.dialects.common import dims_of, element_of
-from rlx.dialects.primitives import ReduceKind, numbers
+from rlx.dialects.kinds import ReduceKind
+from rlx.dialects.ops import numbers
 from rlx.errors import RlxError
 from rlx.reference import elements
 from rlx.reference.elements import Array, Float

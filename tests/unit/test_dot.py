@@ -13,7 +13,8 @@ from xdsl.dialects.builtin import DenseIntOrFPElementsAttr, f32, f64
 from rlx.dialects.common import tensor
 from rlx.dialects.kinds import BinaryKind, ReduceKind, UnaryKind
 from rlx.dialects.moves import BroadcastOp
-from rlx.dialects.primitives import BinaryOp, ConstantOp, DotOp, ReduceOp, UnaryOp
+from rlx.dialects.primitives import BinaryOp, ConstantOp, UnaryOp
+from rlx.dialects.reductions import DotOp, ReduceOp
 from rlx.errors import RlxError
 from rlx.lowering.dot import emit_dot, refusal
 

@@ -15,15 +15,8 @@ import rlx
 from rlx.dialects.common import tensor
 from rlx.dialects.kinds import BinaryKind, CompareKind, UnaryKind
 from rlx.dialects.moves import BroadcastOp
-from rlx.dialects.primitives import (
-    BinaryOp,
-    CastOp,
-    CompareOp,
-    ConstantOp,
-    DotOp,
-    SelectOp,
-    UnaryOp,
-)
+from rlx.dialects.primitives import BinaryOp, CastOp, CompareOp, ConstantOp, SelectOp, UnaryOp
+from rlx.dialects.reductions import DotOp
 from rlx.lowering.dot import emit_dot, refusal
 
 LEVELS = levels()

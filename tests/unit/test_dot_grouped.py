@@ -10,7 +10,7 @@ from bodies import Compiled, block_of, typed
 from kernels import levels, nmse
 from xdsl.utils.exceptions import VerifyException
 
-from rlx.dialects.primitives import DotOp
+from rlx.dialects.reductions import DotOp
 from rlx.lowering.dot import emit_dot
 from rlx.lowering.dot_grouped import emit
 from rlx.ops.contraction import GroupedMatmulOp

@@ -11,7 +11,7 @@ from kernels import levels
 from xdsl.utils.exceptions import VerifyException
 
 import rlx
-from rlx.dialects.primitives import DotOp
+from rlx.dialects.reductions import DotOp
 from rlx.lowering.dot import emit_dot
 from rlx.passes.source import context, parse
 from rlx.reference import Reference

@@ -14,7 +14,8 @@ from xdsl.ir import Operation, SSAValue
 from rlx.dialects.common import tensor
 from rlx.dialects.kinds import BinaryKind, ReduceKind, UnaryKind
 from rlx.dialects.moves import BroadcastOp, PadOp, ReshapeOp, SliceOp, TransposeOp, WindowOp
-from rlx.dialects.primitives import BinaryOp, CastOp, ConstantOp, DotOp, ReduceOp, UnaryOp
+from rlx.dialects.primitives import BinaryOp, CastOp, ConstantOp, UnaryOp
+from rlx.dialects.reductions import DotOp, ReduceOp
 from rlx.lowering.dot import emit_dot, refusal
 
 LEVELS = levels()

@@ -8,7 +8,7 @@ from oracles import Layer, assert_golden, named, run
 from xdsl.dialects.builtin import f32
 from xdsl.ir import SSAValue
 
-from rlx.dialects import primitives, sequence
+from rlx.dialects import reductions, sequence
 from rlx.dialects.common import dims_of
 from rlx.dialects.kinds import BinaryKind, UnaryKind
 
@@ -100,7 +100,7 @@ class Qwen(Layer):
         query = self.rotated(self.norm_of_one(query, "self_attn.q_norm", inputs.QWEN_EPS))
         key = self.rotated(self.norm_of_one(key, "self_attn.k_norm", inputs.QWEN_EPS))
         query, key, value = (w.transpose(part, [1, 0, 2]) for part in (query, key, value))
-        y = w.add(primitives.SdpaOp(query, key, value, n**-0.5, causal=True))
+        y = w.add(reductions.SdpaOp(query, key, value, n**-0.5, causal=True))
         y = w.reshape(w.transpose(y, [1, 0, 2]), [rows, heads * n])
         gate = w.unary(UnaryKind.SIGMOID, w.reshape(gate, [rows, heads * n]))
         return self.linear(self.mul(y, gate), "self_attn.o_proj")

@@ -10,7 +10,8 @@ from bodies import Compiled, block_of, typed
 from kernels import levels
 
 from rlx.dialects.kinds import UnaryKind
-from rlx.dialects.primitives import SdpaOp, UnaryOp
+from rlx.dialects.primitives import UnaryOp
+from rlx.dialects.reductions import SdpaOp
 from rlx.errors import RlxError
 from rlx.lowering.sdpa import emit_sdpa
 
