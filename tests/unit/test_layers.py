@@ -62,7 +62,8 @@ def test_a_folder_imports_only_what_it_may(folder: str):
 
 def test_the_runtime_uses_plain_files_of_the_lowering():
     plain = {
-        "abi", "checksum", "emitter", "enter", "instructions", "manifest", "sync", "target", "values",
+        "abi", "checksum", "emitter", "enter", "instructions", "manifest", "sync", "target",
+        "values",
     }  # fmt: skip
     for path in (ROOT / "runtime").glob("*.py"):
         for module in imported(path):
