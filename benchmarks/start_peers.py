@@ -26,7 +26,7 @@ CACHE = "START_CACHE"
 
 def told(token: Any) -> None:
     """Print the seconds since this process started, to its first token."""
-    from rlx.tools.cli import process_age
+    from rlx.tools.age import process_age
 
     seconds = process_age()
     print(json.dumps({"first_token_s": seconds, "token": int(token)}), flush=True)

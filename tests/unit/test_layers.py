@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import importlib
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -74,3 +76,15 @@ def test_the_runtime_uses_plain_files_of_the_lowering():
 def test_the_rules_name_every_folder():
     folders = {p.name for p in ROOT.iterdir() if (p / "__init__.py").exists()}
     assert folders == {*ALLOWED, "tools"}
+
+
+@pytest.mark.parametrize("folder", ["benchmarks", "examples"])
+def test_what_scripts_import_is_there(folder: str):
+    """Many of their imports are in functions that no test calls."""
+    for path in (ROOT.parent / folder).glob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "rlx":
+                module = importlib.import_module(str(node.module))
+                for name in node.names:
+                    there = hasattr(module, name.name) or find_spec(f"{node.module}.{name.name}")
+                    assert there, f"{folder}/{path.name} imports {node.module}.{name.name}"
