@@ -295,7 +295,8 @@ def main() -> None:
     for name in args.only:
         print(f"{name} ...", file=sys.stderr)
         result[name] = parts[name]()
-    write_json(args.json, result)
+        # Each takes minutes: what is there stays, should a later one fail.
+        write_json(args.json, result)
     text = report(result)
     print(text)
     if args.update:
