@@ -3,11 +3,12 @@ The tile registers of x86's matrix unit (AMX): eight tiles of 16 rows of 64 byte
 
 Source: Intel 64 and IA-32 Architectures Software Developer's Manual, volume 1, chapter 18. Tiles
 are named by number, and no compiler pass allocates them: what is in them lasts until `configure`
-or `release`. All tiles are used in full.
+or `release`. A tile's unused rows and columns are as if they were not there.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rlx.lowering.emitter import Function
@@ -26,7 +27,7 @@ _COLUMNS_AT, _ROWS_AT = 16, 48
 
 @dataclass(frozen=True)
 class Element:
-    """What is multiplied: sums of bf16 are f32, those of bytes, without a sign in a, i32."""
+    """What is multiplied: sums of bf16 are f32, those of bytes i32."""
 
     size: int
     product: str
@@ -39,6 +40,7 @@ class Element:
 
 
 BF16, BYTES = Element(2, "x86.tdpbf16ps"), Element(1, "x86.tdpbusd")
+SIGNED, SIGNED_A = Element(1, "x86.tdpbssd"), Element(1, "x86.tdpbsud")
 
 
 def has_amx(target: Target) -> bool:
@@ -51,13 +53,15 @@ def has_amx_bytes(target: Target) -> bool:
     return target.avx512 and target.has("amx-tile", "amx-int8")
 
 
-def configure(f: Function) -> None:
-    """Give each tile its rows, all zero."""
+def configure(f: Function, shapes: Sequence[tuple[Index, int]] = ((ROWS, ROW_BYTES),) * 8) -> None:
+    """Give each tile its rows and their bytes, all zero."""
     place = f.scratch("tiles", ROW_BYTES)
     f.store(Value("<64 x i8>", "zeroinitializer"), place, align=64)
     f.store(_i8(1), place, align=1)
-    f.store(f.constant("<8 x i16>", ROW_BYTES), f.at(place, _COLUMNS_AT), align=2)
-    f.store(f.constant("<8 x i8>", ROWS), f.at(place, _ROWS_AT), align=1)
+    for tile, (rows, row_bytes) in enumerate(shapes):
+        f.store(Value("i16", str(row_bytes)), f.at(place, _COLUMNS_AT + 2 * tile), align=2)
+        count = f.cast("trunc", rows, "i8") if isinstance(rows, Value) else _i8(rows)
+        f.store(count, f.at(place, _ROWS_AT + tile), align=1)
     f.intrinsic("x86.ldtilecfg", "void", place)
 
 

@@ -10,20 +10,21 @@ stands for its zero: exact, in integers.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from rlx.lowering.emitter import Function, Module
 from rlx.lowering.formats import CHUNK, Format
 from rlx.lowering.target import PANEL
-from rlx.lowering.values import Value, f32, i32
+from rlx.lowering.values import Value, f32, i32, vec
 
 _ROW = f"<{PANEL} x float>"
 _INTS = f"<{PANEL} x i32>"
 
 DIGITS = 160
-"""Bytes of a block: [s, t, u][32] i8, then the numbers below."""
-_SCALE_AT = 96  # f32: what the integers are multiplied with
-_SUM_AT = 100  # f32: the sum of the block's activations
-_PART_SUMS_AT = 104  # [2] f32: that of its halves
+"""Bytes of a block of one row: [s, t, u][32] i8, then its numbers, as below."""
+_NUMBERS_AT = 96
+_SUM, _PART_SUMS = 1, 2
+"""The f32 numbers: what integers are multiplied with, sums of all activations and of each half."""
 _LESS_AT = 112  # [3] i32: minus the sums of s, t, u
 _PARTS_LESS_AT = 124  # [2][3] i32: those of the halves
 
@@ -48,7 +49,7 @@ def digits_function(module: Module, forms: Sequence[Format], apart: int = 1) -> 
                 for i, digit in enumerate(halves):
                     small = f.cast("trunc", digit, f"<{PANEL} x i8>")
                     f.store(small, f.at(out, CHUNK * plane + PANEL * i))
-            _store_sums(f, out, integers, scale, parts)
+            _store_sums(f, Numbers.of_row(f, out), integers, scale, parts)
             if zeros:
                 _store_less(f, out, digits_of, parts)
             return []
@@ -71,10 +72,19 @@ def _integers(f: Function, row: Value) -> tuple[list[Value], Value]:
     sizes = [f.and_(b, 0x7FFFFFFF) for b in bits]
     largest = f.reduce("smax", f.intrinsic("smax", _INTS, *sizes))
     finite = f.icmp("ult", largest, 0x7F800000)
-    up, down = _fast_scale(f, largest) if f.module.fast else _power_of_two(f, largest)
+    up, down = scales_of(f, largest)
     mask = f.splat(f.cast("sext", finite, "i32"), PANEL)
     integers = [_round(f, f.and_(b, mask), up) for b in bits]
     return integers, f.select(finite, down, f32(float("nan")))
+
+
+def scales_of(f: Function, largest: Value) -> tuple[Value, Value]:
+    """
+    Return what a block's activations are multiplied with, and its integers.
+
+    `largest` are the bits of its largest magnitude: of one block, or of several in lanes.
+    """
+    return _fast_scale(f, largest) if f.module.fast else _power_of_two(f, largest)
 
 
 def _power_of_two(f: Function, largest: Value) -> tuple[Value, Value]:
@@ -82,17 +92,22 @@ def _power_of_two(f: Function, largest: Value) -> tuple[Value, Value]:
     # The exponent e with largest < 2^(e - 127) * 8355711 / 2^22, so that no integer exceeds three
     # digits of 127: the addition carries into the exponent where the mantissa is beyond that.
     exponent = f.umax(f.lshr(f.add(largest, 65794), 23), 23)
-    up = f.cast("bitcast", f.shl(f.sub(i32(276), exponent), 23), "float")
-    return up, f.cast("bitcast", f.shl(f.sub(exponent, 22), 23), "float")
+    float_type = vec(largest.lanes, "float")
+    up = f.shl(f.sub(f.constant(largest.type, 276), exponent), 23)
+    down = f.shl(f.sub(exponent, 22), 23)
+    return f.cast("bitcast", up, float_type), f.cast("bitcast", down, float_type)
 
 
 def _fast_scale(f: Function, largest: Value) -> tuple[Value, Value]:
     """Return what activations and integers are multiplied with, for two digits."""
-    most = f.cast("bitcast", largest, "float")
+    lanes = largest.lanes
+    most = f.cast("bitcast", largest, vec(lanes, "float"))
     # No integer exceeds two digits of 127. Below 2^-100 the quotient could overflow, and the block
     # is as good as zero.
-    up = f.select(f.fcmp("ogt", most, f32(2.0**-100)), f.fdiv(f32(32639.0), most), f32(0.0))
-    return up, f.fmul(most, f32(1 / 32639))
+    quotient = f.fdiv(f.splat(f32(32639.0), lanes), most)
+    some = f.fcmp("ogt", most, f.splat(f32(2.0**-100), lanes))
+    up = f.select(some, quotient, f.splat(f32(0.0), lanes))
+    return up, f.fmul(most, f.splat(f32(1 / 32639), lanes))
 
 
 def _digits(f: Function, integers: Sequence[Value], count: int) -> list[list[Value]]:
@@ -107,21 +122,21 @@ def _digits(f: Function, integers: Sequence[Value], count: int) -> list[list[Val
 
 
 def _store_sums(
-    f: Function, out: Value, integers: Sequence[Value], scale: Value, parts: bool
+    f: Function, numbers: Numbers, integers: Sequence[Value], scale: Value, parts: bool
 ) -> None:
     """Store a block's scale, and the sums of its activations."""
-    f.store(scale, f.at(out, _SCALE_AT))
+    f.store(scale, numbers.at)
 
-    def store(total: Value, at: int) -> None:
-        f.store(f.fmul(f.cast("sitofp", total, "float"), scale), f.at(out, at))
+    def store(total: Value, half: int | None) -> None:
+        f.store(f.fmul(f.cast("sitofp", total, "float"), scale), numbers.total_at(half))
 
     if not parts:
-        store(f.reduce("add", f.add(*integers)), _SUM_AT)
+        store(f.reduce("add", f.add(*integers)), None)
         return
     halves = [f.reduce("add", q) for q in integers]
-    store(f.add(*halves), _SUM_AT)
+    store(f.add(*halves), None)
     for i, half in enumerate(halves):
-        store(half, _PART_SUMS_AT + 4 * i)
+        store(half, i)
 
 
 def _store_less(f: Function, out: Value, digits: Sequence[Sequence[Value]], parts: bool) -> None:
@@ -142,14 +157,30 @@ def _round(f: Function, bits: Value, scale: Value) -> Value:
     return f.cast("fptosi", f.fsub(f.fadd(x, shift), shift), _INTS)
 
 
-def load_scale(f: Function, digits: Value) -> Value:
-    """Load what a block's integers are multiplied with."""
-    return f.load("float", f.at(digits, _SCALE_AT))
+@dataclass(frozen=True)
+class Numbers:
+    """Where the numbers of a row's block are, so many bytes apart."""
 
+    f: Function
+    at: Value
+    step: int
 
-def load_sum(f: Function, digits: Value, half: int | None) -> Value:
-    """Load the sum of a block's activations, or of those of a half."""
-    return f.load("float", f.at(digits, _SUM_AT if half is None else _PART_SUMS_AT + 4 * half))
+    @staticmethod
+    def of_row(f: Function, digits: Value) -> Numbers:
+        return Numbers(f, f.at(digits, _NUMBERS_AT), 4)
+
+    @property
+    def scale(self) -> Value:
+        """Load what a block's integers are multiplied with."""
+        return self.f.load("float", self.at)
+
+    def total(self, half: int | None) -> Value:
+        """Load the sum of a block's activations, or of those of a half."""
+        return self.f.load("float", self.total_at(half))
+
+    def total_at(self, half: int | None) -> Value:
+        number = _SUM if half is None else _PART_SUMS + half
+        return self.f.at(self.at, number * self.step)
 
 
 def bias(f: Function, form: Format, digit: Value, part: int, plane: int, lanes: int) -> Value:

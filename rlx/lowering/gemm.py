@@ -1,7 +1,8 @@
 """
 Rows of activations times packed weights.
 
-Those of f32 are multiplied in registers, those of bf16 and as bytes on the matrix unit, if any.
+Those of f32 are multiplied in registers, or on the matrix unit as digits where all weights are
+quantised; those of bf16 and as bytes on the matrix unit, if any.
 """
 
 from __future__ import annotations
@@ -11,12 +12,13 @@ from collections.abc import Sequence
 from rlx.errors import RlxError
 from rlx.lowering.contract import Group, check
 from rlx.lowering.emitter import Function
-from rlx.lowering.formats import BYTES
+from rlx.lowering.formats import BYTES, FORMATS
 from rlx.lowering.gemm_bytes import emit_bytes
 from rlx.lowering.gemm_registers import emit_registers
 from rlx.lowering.gemm_tile_plan import has_tiles
 from rlx.lowering.gemm_tiles import emit_tiles
 from rlx.lowering.gemm_unit import AskRow, Rows, StoreRow
+from rlx.lowering.gemv_rows import emit_gemv_rows, tiles_at_once
 from rlx.lowering.values import Value
 
 
@@ -51,8 +53,8 @@ def emit_gemm(
     threads, to the bit.
     `store(f, group, row, panel, values)` emits what is done with a row's outputs of a panel, and
     `ahead(f, group, row, panel)` may ask for the memory that this takes, some time before. Rows
-    that aren't f32 need `turns`, which `emit_in_turn` counts in: threads take parts of such
-    products as they are free, and have a share each of others. The
+    that aren't f32, and quantised weights, need `turns`, which `emit_in_turn` counts in: threads
+    take parts of products on the matrix unit as they are free, and have a share each of others. The
     stack used is at most 1.2 MB, once for all products in a function.
     """
     check(k, groups, weights)
@@ -62,6 +64,11 @@ def emit_gemm(
         others = ", ".join(sorted(names - {BYTES}))
         raise RlxError(f"expected weights of {BYTES} beside none of other formats, got {others}")
     what = Rows(a, rows, k, a_stride_bytes, element, bytes_)
+    digits = element == "float" and not bytes_ and all(FORMATS[n].quantised for n in names)
+    if digits and tiles_at_once(f.module, k, groups):
+        args = f, k, groups, a, a_stride_bytes, rows, weights, tid, nth, store
+        emit_gemv_rows(*args, turns)
+        return
     if element == "float" or not has_tiles(f.target, k, bytes_):
         emit = emit_bytes if bytes_ else emit_registers
         emit(f, groups, what, weights, tid, nth, store)

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from rlx.lowering.digits import DIGITS, load_scale, load_sum, planes
+from rlx.lowering.digits import DIGITS, Numbers, planes
 from rlx.lowering.emitter import Function, Module
 from rlx.lowering.formats import (
     FORMATS,
@@ -23,7 +23,7 @@ from rlx.lowering.formats import (
     heads_at,
     load_column,
 )
-from rlx.lowering.gemv_dots import Sums, dot_of
+from rlx.lowering.gemv_dots import dot_of
 from rlx.lowering.target import PANEL
 from rlx.lowering.values import Value, f32, i64
 
@@ -69,11 +69,13 @@ def _emit_quantised(f: Function, form: Format, planes: int, width: int) -> None:
             words = [f.at(pointer, c, form.chunk_step) for pointer in at]
             digit = f.at(digits, f.add(before, c), DIGITS)
             _prefetch(f, words, words_shift, form.chunk_step)
-            power = f.splat(load_scale(f, digit), PANEL)
+            numbers = Numbers.of_row(f, digit)
+            power = f.splat(numbers.scale, PANEL)
             products = dot(f, form, planes, words, digit)
             scales = [chunk_scales(f, form, *own, c) for own in zip(head, of_block, strict=True)]
+            joined = [[join(f, sums) for sums in own] for own in products]
             return [
-                scaled(f, *own, power, digit) for own in zip(acc, products, scales, strict=True)
+                scaled(f, *own, power, numbers) for own in zip(acc, joined, scales, strict=True)
             ]
 
         return f.for_(0, form.chunks, 1, carried, chunk) if form.chunks > 1 else chunk(0, carried)
@@ -86,21 +88,21 @@ def _emit_quantised(f: Function, form: Format, planes: int, width: int) -> None:
 def scaled(
     f: Function,
     value: Value,
-    products: Sums,
+    products: Sequence[Value],
     scales: Sequence[Scale],
     power: Value,
-    digit: Value,
+    numbers: Numbers,
 ) -> Value:
-    """Return a panel's outputs with the products of a chunk added."""
-    for i, ((scale, minimum), sums) in enumerate(zip(scales, products, strict=True)):
-        value = f.fma(_joined(f, sums), f.fmul(scale, power), value)
+    """Return a panel's outputs with the products of a chunk added, one for each scale."""
+    for i, ((scale, minimum), product) in enumerate(zip(scales, products, strict=True)):
+        value = f.fma(product, f.fmul(scale, power), value)
         if minimum:
-            total = load_sum(f, digit, i if len(scales) > 1 else None)
+            total = numbers.total(i if len(scales) > 1 else None)
             value = f.fma(minimum, f.splat(total, PANEL), value)
     return value
 
 
-def _joined(f: Function, sums: Sequence[Value]) -> Value:
+def join(f: Function, sums: Sequence[Value]) -> Value:
     """Return the f32 that sums of products with digits stand for."""
     *first, t, u = sums
     low = f.cast("sitofp", f.add(f.shl(t, 8), u), _ROW)

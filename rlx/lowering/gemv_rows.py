@@ -2,17 +2,22 @@
 A few rows of f32 activations times packed weights, each as `gemv.py` takes its one: to the bit.
 
 A panel of weights is read, and where registers are wide enough unpacked, once for all rows of a
-tile. The sums of a row are put together by the very operations of a single one, so that what a row
-gives depends neither on the rows beside it nor on their number.
+tile, of 16 rows on the matrix unit (`gemv_tiles.py`) where there are enough. The sums of a row are
+put together by the very operations of a single one, so that what a row gives depends neither on the
+rows beside it nor on their number.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 
+from rlx.errors import RlxError
+from rlx.lowering import amx
 from rlx.lowering.contract import Group, check
-from rlx.lowering.digits import DIGITS, bias, digits_function, load_scale, planes
+from rlx.lowering.digit_tiles import TILE_ROWS, tile_digits_function
+from rlx.lowering.digits import DIGITS, Numbers, bias, digits_function, planes
 from rlx.lowering.emitter import Function, Module
 from rlx.lowering.formats import (
     CHUNK,
@@ -26,10 +31,12 @@ from rlx.lowering.formats import (
     load_words,
     panel_bytes,
 )
-from rlx.lowering.gemm import StoreRow
+from rlx.lowering.gemm_unit import StoreRow
 from rlx.lowering.gemv import split
 from rlx.lowering.gemv_dots import Sums, digits_of, dot_of, multiply
-from rlx.lowering.gemv_panels import panels_function, scaled
+from rlx.lowering.gemv_panels import join, panels_function, scaled
+from rlx.lowering.gemv_tiles import configure, in_pairs, layout_of, on_tiles, tile_function
+from rlx.lowering.in_turn import emit_in_turn
 from rlx.lowering.target import PANEL
 from rlx.lowering.values import Value, i64
 
@@ -38,6 +45,17 @@ _TILE = 16
 _STACK = 320 * 1024
 """Bytes that the digits of these rows may take of a thread's stack."""
 
+_TILE_STACK = 512 * 1024
+"""Bytes that digits of tiles may take."""
+_MOST_TILES = 16
+_FEW = 7
+"""Rows up to which the products of registers are as fast as those of the matrix unit."""
+_LOW = 8
+"""Rows up to which the sums of half a tile are put together."""
+_SPLIT_ROWS = 64
+"""Rows for each thread from which on threads share rows and not panels."""
+_PARTS, _RUNS = 2, 8
+"""Parts of rows, or runs of panels, that each thread would take if all were as fast."""
 _AHEAD = 4096  # bytes: what L1 holds beside the digits of rows
 
 _ROW = f"<{PANEL} x float>"
@@ -61,54 +79,205 @@ def emit_gemv_rows(
     tid: Value,
     nth: Value,
     store: StoreRow,
+    turns: Value | None,
 ) -> None:
     """
-    Emit `rows` (i64, may be 0) rows of k f32 times this thread's share of the groups' panels.
+    Emit `rows` (i64, may be 0) rows of k f32 times the groups' panels, on all threads.
 
-    The arguments are those of `emit_gemm`. Every thread makes the digits of all rows for itself.
+    The arguments are those of `emit_gemm`. On the matrix unit threads take parts in turn, else each
+    has its share of the panels and makes the digits of all rows for itself.
     """
     check(k, groups, weights)
-    module, tile = f.module, _tile(k)
-    forms = [FORMATS[name] for group in groups for name in group.formats]
+    what = _Rows(f, k, groups, weights, a, a_stride_bytes, store)
+    tiles = tiles_at_once(f.module, k, groups)
+    if not tiles:
+        _emit_lines(what, rows, tid, nth)
+        return
+    if turns is None:
+        raise RlxError("a product of rows on the matrix unit needs memory for turns")
+
+    def lines() -> list[Value]:
+        _emit_lines(what, rows, tid, nth)
+        return []
+
+    def on_unit() -> list[Value]:
+        _emit_tiles(what, tiles, rows, turns, nth)
+        return []
+
+    f.if_(f.icmp("ule", rows, _FEW), lines, on_unit)
+
+
+def tiles_at_once(module: Module, k: int, groups: Sequence[Group]) -> int:
+    """Return how many tiles of rows are in digits at a time on the matrix unit; 0 is without it."""
+    forms = _forms(groups)
+    if not on_tiles(module.target, forms):
+        return 0
+    return min(_MOST_TILES, _TILE_STACK // (k // CHUNK * layout_of(module, forms).size))
+
+
+def _forms(groups: Sequence[Group]) -> list[Format]:
+    return [FORMATS[name] for group in groups for name in group.formats]
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """What is multiplied: rows of k f32 at `a` with groups of weights."""
+
+    f: Function
+    k: int
+    groups: Sequence[Group]
+    weights: Sequence[Sequence[Value]]
+    a: Value
+    stride: int
+    store: StoreRow
+
+    def panel(
+        self, g: int, p: Value, row0: Value, count: Value, high: int, kernel: Quantised
+    ) -> None:
+        """Multiply `count` rows, at most `high`, with the panels of a group, and hand them on."""
+        f, formats = self.f, self.groups[g].formats
+        sums = f.scratch("sums", len(formats) * high * _LINE)
+        places = [f.at(sums, i * high * _LINE) for i in range(len(formats))]
+        for name, weight, place in zip(formats, self.weights[g], places, strict=True):
+            pointer, blocks = f.at(weight, p, panel_bytes(name, self.k)), self.blocks(name)
+            if FORMATS[name].quantised:
+                kernel(name, pointer, blocks, place)
+            else:
+                first = f.at(self.a, row0, self.stride)
+                _float(f, name, first, self.stride, pointer, blocks, count, place)
+
+        def finish(r: Value, _: list[Value]) -> list[Value]:
+            values = [f.load(_ROW, f.at(place, r, _LINE), align=64) for place in places]
+            self.store(f, g, f.add(row0, r), p, values)
+            return []
+
+        f.for_(0, count, 1, [], finish)
+
+    def blocks(self, name: str) -> Value:
+        return i64(self.k // FORMATS[name].block)
+
+
+Quantised = Callable[[str, Value, Value, Value], None]
+"""Called with a format, a panel, its blocks and where sums go: multiplies rows with the panel."""
+
+
+def _emit_lines(what: _Rows, rows: Value, tid: Value, nth: Value) -> None:
+    """Multiply in registers, the digits of a row beside each other."""
+    f, k, module, tile = what.f, what.k, what.f.module, _tile(what.k)
+    forms, shares = _forms(what.groups), split(what.f, what.k, what.groups, tid, nth)
     quantised = any(form.quantised for form in forms)
-    digits = f.scratch("digits", tile * (k // CHUNK) * DIGITS) if quantised else a
-    sums = f.scratch("sums", max(len(g.formats) for g in groups) * tile * _LINE)
+    digits = f.scratch("digits", tile * (k // CHUNK) * DIGITS) if quantised else what.a
 
     def some(r0: Value, _: list[Value]) -> list[Value]:
         count = f.umin(f.sub(rows, r0), tile)
-        first = f.at(a, r0, a_stride_bytes)
 
         def write_digits(r: Value, _: list[Value]) -> list[Value]:
-            row, to = f.at(first, r, a_stride_bytes), f.at(digits, r, DIGITS)
+            row, to = f.at(what.a, f.add(r0, r), what.stride), f.at(digits, r, DIGITS)
             name = digits_function(module, forms, tile)
             f.call(name, "void", row, to, i64(k // CHUNK))
             return []
 
-        def panel(g: int, p: Value, _: list[Value]) -> list[Value]:
-            for i, (name, weight) in enumerate(zip(groups[g].formats, weights[g], strict=True)):
-                pointer, to = f.at(weight, p, panel_bytes(name, k)), f.at(sums, i * tile * _LINE)
-                blocks = i64(k // FORMATS[name].block)
-                if FORMATS[name].quantised:
-                    kernel = _quantised(module, name, tile)
-                    f.call(kernel, "void", digits, pointer, blocks, count, to)
-                else:
-                    _float(f, name, first, a_stride_bytes, pointer, blocks, count, to)
-            f.for_(0, count, 1, [], partial(finish, g, p))
-            return []
+        def kernel(name: str, panel: Value, blocks: Value, sums: Value) -> None:
+            f.call(_quantised(module, name, tile), "void", digits, panel, blocks, count, sums)
 
-        def finish(g: int, p: Value, r: Value, _: list[Value]) -> list[Value]:
-            places = [f.at(sums, i * tile * _LINE) for i in range(len(groups[g].formats))]
-            values = [f.load(_ROW, f.at(place, r, _LINE), align=64) for place in places]
-            store(f, g, f.add(r0, r), p, values)
+        def panel(g: int, p: Value, _: list[Value]) -> list[Value]:
+            what.panel(g, p, r0, count, tile, kernel)
             return []
 
         if quantised:
             f.for_(0, count, 1, [], write_digits)
-        for g, (begin, end) in enumerate(split(f, k, groups, tid, nth)):
+        for g, (begin, end) in enumerate(shares):
             f.for_(begin, end, 1, [], partial(panel, g))
         return []
 
     f.for_(0, rows, tile, [], some)
+
+
+def _emit_tiles(what: _Rows, tiles: int, rows: Value, turns: Value, nth: Value) -> None:
+    """Multiply on the matrix unit: digits of so many tiles of rows stay while panels go by."""
+    f, module, blocks = what.f, what.f.module, what.k // CHUNK
+    forms = [form for form in _forms(what.groups) if form.quantised]
+    layout = layout_of(module, forms)
+    digits = f.scratch("digits", tiles * blocks * layout.size)
+    ways = {in_pairs(module, form) for form in forms}
+    total = sum(group.panels for group in what.groups)
+    height, run = _parts(f, tiles, rows, total, nth)
+    runs = f.udiv(f.add(run, total - 1), run)
+
+    def tile_at(t: Value) -> Value:
+        return f.at(digits, t, blocks * layout.size)
+
+    def write(row0: Value, count: Value) -> list[Value]:
+        def tile(t: Value, _: list[Value]) -> list[Value]:
+            first = f.mul(t, TILE_ROWS)
+            source, own = f.at(what.a, f.add(row0, first), what.stride), f.sub(count, first)
+            name, own = tile_digits_function(module, layout, what.stride), f.umin(own, TILE_ROWS)
+            f.call(name, "void", source, tile_at(t), i64(blocks), own)
+            return []
+
+        return f.for_(0, _tiles_of(f, count), 1, [], tile)
+
+    def panel(row0: Value, count: Value, g: int, p: Value, _: list[Value]) -> list[Value]:
+        def tile(t: Value, _: list[Value]) -> list[Value]:
+            first = f.mul(t, TILE_ROWS)
+            own = f.umin(f.sub(count, first), TILE_ROWS)
+
+            def kernel(name: str, panel: Value, blocks: Value, sums: Value) -> None:
+                if len(ways) > 1:
+                    configure(f, in_pairs(module, FORMATS[name]))
+
+                def call(height: int) -> list[Value]:
+                    function = tile_function(module, name, layout, height)
+                    f.call(function, "void", tile_at(t), panel, blocks, sums)
+                    return []
+
+                f.if_(f.icmp("ule", own, _LOW), lambda: call(_LOW), lambda: call(TILE_ROWS))
+
+            what.panel(g, p, f.add(row0, first), own, TILE_ROWS, kernel)
+            return []
+
+        return f.for_(0, _tiles_of(f, count), 1, [], tile)
+
+    def part(number: Value, written: list[Value]) -> list[Value]:
+        band = f.udiv(number, runs)
+        start = f.mul(f.sub(number, f.mul(band, runs)), run)
+        row0 = f.mul(band, height)
+        count = f.umin(f.sub(rows, row0), height)
+        f.if_(f.icmp("ne", row0, written[0]), lambda: write(row0, count))
+        base = 0
+        for g, group in enumerate(what.groups):
+            first, end = (
+                f.umin(f.sub(f.umax(at, base), base), group.panels)
+                for at in (start, f.add(start, run))
+            )
+            f.for_(first, end, 1, [], partial(panel, row0, count, g))
+            base += group.panels
+        return [row0]
+
+    configure(f, next(iter(ways)))
+    bands = f.udiv(f.add(rows, f.sub(height, 1)), height)
+    emit_in_turn(f, turns, f.mul(bands, runs), nth, [i64(-1)], part)
+    amx.release(f)
+
+
+def _tiles_of(f: Function, rows: Value) -> Value:
+    return f.udiv(f.add(rows, TILE_ROWS - 1), TILE_ROWS)
+
+
+def _parts(f: Function, tiles: int, rows: Value, panels: int, nth: Value) -> tuple[Value, Value]:
+    """
+    Return the rows and the panels of a part that a thread takes.
+
+    Of many rows these are fewer, and all panels, so that the digits of a row are made once.
+    """
+    most = i64(tiles * TILE_ROWS)
+    each = f.udiv(f.add(rows, f.sub(f.mul(nth, _PARTS), 1)), f.mul(nth, _PARTS))
+    even = f.mul(_tiles_of(f, each), TILE_ROWS)
+    many = f.icmp("uge", rows, f.mul(nth, _SPLIT_ROWS))
+    height = f.select(many, f.umin(even, most), most)
+    run = f.umax(f.udiv(i64(panels), f.mul(nth, _RUNS)), 1)
+    whole = f.or_(many, f.icmp("eq", nth, 1))
+    return f.select(f.icmp("eq", nth, 1), most, height), f.select(whole, i64(panels), run)
 
 
 def _float(
@@ -161,9 +330,11 @@ def _emit_quantised(f: Function, form: Format, planes: int, tile: int) -> None:
 
             def row(r: Value, _: list[Value]) -> list[Value]:
                 digit, place = f.at(of_chunk, r, DIGITS), f.at(sums, r, _LINE)
-                power = f.splat(load_scale(f, digit), PANEL)
+                numbers = Numbers.of_row(f, digit)
+                power = f.splat(numbers.scale, PANEL)
                 before = f.load(_ROW, place, align=64)
-                value = scaled(f, before, products(digit), scales, power, digit)
+                joined = [join(f, own) for own in products(digit)]
+                value = scaled(f, before, joined, scales, power, numbers)
                 f.store(value, place, align=64)
                 return []
 

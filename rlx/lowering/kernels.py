@@ -10,8 +10,9 @@ from typing import TypeAlias
 from xdsl.dialects.builtin import bf16, i8
 from xdsl.ir import Attribute, Operation
 
+from rlx.contract.quant import GGML_TYPES_BY_NAME
 from rlx.dialects import lir, mir
-from rlx.dialects.common import Dim, DimTable, dims_of, element_of, tensor
+from rlx.dialects.common import Dim, DimTable, dims_of, element_of, format_of, tensor
 from rlx.dialects.named import NamedOp
 from rlx.errors import RlxError
 from rlx.lowering.abi import AHEAD, KERNEL
@@ -51,6 +52,16 @@ class Scratch:
         return tensor([self.size, *self.dims], i8)
 
 
+def _takes_turns(kernel: lir.KernelOp) -> bool:
+    """Return whether a kernel has products of bf16 or of digits."""
+    products = [op for op in kernel.body.block.ops if isinstance(op, mir.MatmulOp)]
+    return any(
+        element_of(op.input.type) == bf16
+        or GGML_TYPES_BY_NAME[format_of(op.weight.type)].elements > 1
+        for op in products
+    )
+
+
 def scratch_of(kernel: lir.KernelOp, table: DimTable) -> Scratch | None:
     """Return the scratch that a kernel's launches need at the upper bounds of dimensions."""
     for op in kernel.body.block.ops:
@@ -60,9 +71,9 @@ def scratch_of(kernel: lir.KernelOp, table: DimTable) -> Scratch | None:
             size = attention_scratch_bytes(op, table)
             return Scratch(size, zeroed=True) if size else None
         if isinstance(op, mir.MatmulOp):
-            # Threads take parts of a product of many rows of bf16 in turn.
-            narrow = element_of(op.input.type) == bf16 and dims_of(op.input.type)[0] != 1
-            return Scratch(TURNS_BYTES, zeroed=True) if narrow else None
+            # Threads take parts of a product of many rows in turn, on the matrix unit.
+            some = dims_of(op.input.type)[0] != 1 and _takes_turns(kernel)
+            return Scratch(TURNS_BYTES, zeroed=True) if some else None
         if isinstance(op, mir.SampleOp):
             from rlx.lowering.model_kernels import sampling_scratch_bytes
 

@@ -159,7 +159,7 @@ def emit_contraction(body: Body) -> Ahead | None:
         emit_gemv_rows(
             f, c.k, c.specs, body.pointers[c.source], c.k * 4, body.size(c.rows), weights,
             body.tid, body.threads,
-            lambda _, g, row, panel, values: store(g, row, panel, values),
+            lambda _, g, row, panel, values: store(g, row, panel, values), body.scratch,
         )  # fmt: skip
         return None
     emit_gemm(

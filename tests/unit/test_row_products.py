@@ -7,7 +7,7 @@ import math
 
 import numpy as np
 import pytest
-from kernels import Buffer, Kernel, compile_kernel, levels, module_of
+from kernels import Buffer, Kernel, call_on_threads, compile_kernel, levels, module_of
 from test_attention_kernels import CAPACITY, SHAPES, Case, attention, decode_kernel, every_format
 from test_contract_kernels import Gemv, flat, pointers, weights_of
 
@@ -16,28 +16,29 @@ from rlx.lowering.contract import Group, store_panel
 from rlx.lowering.emitter import Function
 from rlx.lowering.formats import FORMATS
 from rlx.lowering.gemv_rows import emit_gemv_rows
+from rlx.lowering.in_turn import TURNS_BYTES
 from rlx.lowering.kv_cache import Attention
 from rlx.lowering.values import Value
 
 LEVELS = levels()
-ROWS = (0, 1, 2, 3, 8, 15, 16, 17, 33)
+ROWS = (0, 1, 2, 3, 7, 8, 9, 15, 16, 17, 33)
 
 
 def rows_kernel(level: str, k: int, groups: list[Group], fast: bool = False) -> Kernel:
     count = sum(len(g.formats) for g in groups)
 
     def body(f: Function) -> None:
-        rows, tid, nth, a = f.params[:4]
-        weights, outs = pointers(f, groups, 4), pointers(f, groups, 4 + count)
+        rows, tid, nth, a, turns = f.params[:5]
+        weights, outs = pointers(f, groups, 5), pointers(f, groups, 5 + count)
 
         def store(f: Function, g: int, row: Value, panel: Value, values: list[Value]) -> None:
             n = groups[g].n
             for out, value in zip(outs[g], values, strict=True):
                 store_panel(f, f.at(out, row, 4 * n), n, panel, value)
 
-        emit_gemv_rows(f, k, groups, a, 4 * k + 64, rows, weights, tid, nth, store)
+        emit_gemv_rows(f, k, groups, a, 4 * k + 64, rows, weights, tid, nth, store, turns)
 
-    params = [("i64", "rows"), ("i64", "tid"), ("i64", "nth"), ("ptr", "a")]
+    params = [*(("i64", n) for n in ("rows", "tid", "nth")), ("ptr", "a"), ("ptr", "turns")]
     params += [("ptr", f"p{i}") for i in range(2 * count)]
     module = module_of(level, params, body, fast)
     return Kernel(module.text, "kernel", module.target)
@@ -57,8 +58,11 @@ def check(level: str, k: int, groups: list[Group], fast: bool = False, seed: int
         given = np.full((rows, k + 16), np.nan, np.float32)
         given[:, :k] = a[order]
         outs = [[Buffer(4 * g.n * rows, offset=4) for _ in g.formats] for g in groups]
+        turns = Buffer.of(np.zeros(TURNS_BYTES, np.uint8))
         for tid in reversed(range(threads)):
-            kernel(rows, tid, threads, Buffer.of(given, offset=4), *flat(weights), *flat(outs))
+            source = Buffer.of(given, offset=4)
+            kernel(rows, tid, threads, source, turns, *flat(weights), *flat(outs))
+        assert not turns.bytes.any()
         for g, (group, of_group) in enumerate(zip(groups, outs, strict=True)):
             for i, out in enumerate(of_group):
                 got = out.array(np.uint32, rows, group.n)
@@ -103,6 +107,56 @@ def test_long_rows_go_in_smaller_tiles():
 def test_floats_of_any_length(k: int):
     for name in ("f32", "f16", "bf16"):
         check("host", k + 1, [Group((name,), 17)])
+
+
+def test_digits_at_their_limits():
+    """Integers of all bits, signs and carries; sums as large as they get, or nothing at all."""
+    k, rng = 96, np.random.default_rng(5)
+    groups = [Group((name,), 32) for name in ("q4_1", "q4_0", "q8_0", "q5_1")]
+    weights, _ = weights_of(rng, groups, k)
+    largest = np.float32(8355711)
+    integers = [0x7F7F7F, 0x800, -0x800, 0x7FF, -0x801, 0x0F0F0F, -0x7F7F7F, 0x808, 8, -8, 0x8080]
+    a = rng.choice(np.array(integers, np.float32), (40, k))
+    a[:, ::32] = largest
+    a[0], a[1], a[2, 1:] = largest, -largest, 0
+    a *= np.exp2(rng.integers(-20, 20, (40, 1))).astype(np.float32)
+    alone, kernel = Gemv("host", k, groups), rows_kernel("host", k, groups)
+    given = np.zeros((40, k + 16), np.float32)
+    given[:, :k] = a
+    outs = [[Buffer(4 * g.n * 40)] for g in groups]
+    turns = Buffer.of(np.zeros(TURNS_BYTES, np.uint8))
+    kernel(40, 0, 1, Buffer.of(given), turns, *flat(weights), *flat(outs))
+    for n, row in enumerate(a):
+        wanted = alone(row, weights, 1)
+        for own, (out,) in zip(wanted, outs, strict=True):
+            got = out.array(np.float32, 40, 32)[n]
+            assert np.isfinite(got).all()
+            np.testing.assert_array_equal(got.view(np.uint32), own[0].view(np.uint32))
+
+
+def test_many_rows_are_shared_by_threads():
+    k, groups, rng = (
+        64,
+        [Group(("q4_1", "q8_0"), 50), Group(("q4_0",), 16)],
+        np.random.default_rng(1),
+    )
+    weights, _ = weights_of(rng, groups, k)
+    kernel = rows_kernel("host", k, groups)
+    given = np.full((300, k + 16), np.nan, np.float32)
+    given[:, :k] = rng.standard_normal((300, k))
+    results: list[list[bytes]] = []
+    for rows, threads in ((300, 1), (300, 2), (300, 3), (129, 2)):
+        outs = [[Buffer(4 * g.n * rows) for _ in g.formats] for g in groups]
+        turns = Buffer.of(np.zeros(TURNS_BYTES, np.uint8))
+        args = Buffer.of(given[:rows]), turns, *flat(weights), *flat(outs)
+        call_on_threads(
+            threads,
+            lambda tid, rows=rows, threads=threads, args=args: kernel(rows, tid, threads, *args),
+        )
+        results.append([out.bytes.tobytes() for out in flat(outs)])
+        assert all(np.isfinite(out.array(np.float32, out.size // 4)).all() for out in flat(outs))
+    assert results[0] == results[1] == results[2]
+    assert all(all_[: len(part)] == part for all_, part in zip(results[0], results[3], strict=True))
 
 
 # Attention
