@@ -64,7 +64,9 @@ def emit_gemm(
         others = ", ".join(sorted(names - {BYTES}))
         raise RlxError(f"expected weights of {BYTES} beside none of other formats, got {others}")
     what = Rows(a, rows, k, a_stride_bytes, element, bytes_)
-    digits = element == "float" and not bytes_ and all(FORMATS[n].quantised for n in names)
+    quantised = not bytes_ and all(FORMATS[name].quantised for name in names)
+    # Fast modules have digits for too few bits.
+    digits = element == "float" and quantised and not f.module.fast
     if digits and tiles_at_once(f.module, k, groups):
         args = f, k, groups, a, a_stride_bytes, rows, weights, tid, nth, store
         emit_gemv_rows(*args, turns)
