@@ -102,7 +102,8 @@ class Call:
         """Sizes of the program's free dimensions."""
         if program is not None:
             self.sizes = {n: sizes[n] for n in program.manifest.free}
-            self.native = calls.Call(program, arguments, self.sizes, self.captured)
+            every = program.manifest.bind(self.sizes)
+            self.native = calls.Call(program, arguments, every, self.captured)
         self._arguments = arguments
         self.outputs = [
             (tuple(map(self.size, shape)), np.dtype(dtype)) for dtype, shape in traced.output_types
@@ -137,7 +138,7 @@ class Call:
         """Return the function's result on the arrays and numbers of the call."""
         given = (*leaves, *self._known, *self.captured)
         pairs = zip(given, self._arguments, strict=True)
-        inputs = tuple(_ready(x, a.dtype, a.number) for x, a in pairs)
+        inputs = tuple(a.ready(x) for x, a in pairs)
         results = self._into(out, inputs) if out is not None else self._run(inputs, None)
         return results[0] if self.single else self._built(results)
 
@@ -145,14 +146,16 @@ class Call:
         native = self.native
         if native is None:
             return ()
+        given = outs is not None
         outs = native.results() if outs is None else outs
         status = native.enter(native.address, inputs, outs, native.wait)
-        if status and not native.again(status, inputs, outs):
+        results = native.again(status, inputs, outs, given) if status else outs
+        if results is None:
             raise RlxError(
                 f"{self.entry.traced.trace.name}: an array of the code around the function is "
                 "no longer of the shape that it was traced with: give it as an argument"
             )
-        return outs
+        return results
 
     def _built(self, results: Sequence[Array]) -> Any:
         """Return the nest that the function returned, with its arrays."""
@@ -199,17 +202,6 @@ def _spell(x: object) -> str:
         return type(x).__name__
     array = cast(Array, x)
     return f"{list(array.shape)} {array.dtype}" + ("" if array.flags.writeable else ", read-only")
-
-
-def _ready(x: Any, dtype: np.dtype[Any], number: bool) -> Any:
-    """Return an argument as a program reads it: contiguous, aligned, in the machine's order."""
-    if number and type(x) is float:
-        return x
-    array = np.asarray(x, dtype)
-    flags = array.flags
-    if not (flags.c_contiguous and flags.aligned):
-        array = np.array(array, dtype, order="C")
-    return array if array.dtype is dtype else array.view(dtype)
 
 
 def compile_trace(

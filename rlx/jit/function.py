@@ -18,6 +18,7 @@ from rlx.jit.entry import Call, Entry, Traced, compile_trace
 from rlx.jit.sizes import Size
 from rlx.jit.trace import Trace, tracing, writing
 from rlx.jit.tree import flatten, identity, unflatten
+from rlx.runtime.kept import Calls
 
 if TYPE_CHECKING:
     from rlx.jit.report import Benchmark, Explanation, Lowered
@@ -29,8 +30,6 @@ R = TypeVar("R")
 PRECISIONS = ("exact", "fast")
 KEPT_CALLS = 1024
 """Calls by shape that a function remembers; beyond, it starts over."""
-KEPT_BYTES = 256 << 20
-"""Of results of such calls, as large as they are together."""
 
 
 @dataclass
@@ -115,8 +114,7 @@ class JitFunction(Generic[P, R]):
         self._precision = precision
         self._threads = threads
         self._last: tuple[Any, bool] | None = None
-        self._calls: dict[Any, Call] = {}
-        self._kept_bytes = 0
+        self._calls: Calls[Call] = Calls(KEPT_CALLS)
         self._entries: dict[Any, list[Entry]] = {}
         self._lock = threading.RLock()
         self.stats = Stats()
@@ -152,8 +150,9 @@ class JitFunction(Generic[P, R]):
                 outs = cast("tuple[Any, ...]", out) if type(out) is tuple else (out,)
             given = args + native.more if native.more else args
             status = native.enter(native.address, given, outs, native.wait)
-            if status == 0 or native.again(status, given, outs):
-                return outs[0] if single else outs
+            results = native.again(status, given, outs, out is not None) if status else outs
+            if results is not None:
+                return results[0] if single else results
         return self._slow(args, out, options)
 
     def _slow(self, args: tuple[Any, ...], out: Any, options: dict[str, Any]) -> Any:
@@ -166,19 +165,10 @@ class JitFunction(Generic[P, R]):
         if call is None:
             call, leaves = self._call(args, options)
             if key is not None and not self._static:
-                self._remember(key, call)
+                self._calls.add(key, call)
         if key is not None and not self._static and call.direct and call.native is not None:
             self._last = call.native, call.single
         return call.run(leaves, out)
-
-    def _remember(self, key: Any, call: Call) -> None:
-        """Keep a call for its shapes, and with it the arrays of its pool."""
-        with self._lock:
-            self._kept_bytes += call.result_bytes
-            if len(self._calls) >= KEPT_CALLS or self._kept_bytes > KEPT_BYTES:
-                self._calls.clear()
-                self._kept_bytes = call.result_bytes
-            self._calls[key] = call
 
     # From arguments to a call
 
@@ -202,7 +192,7 @@ class JitFunction(Generic[P, R]):
                 self._entries.setdefault(key, []).append(entry)
                 call = entry.bind(shapes)
                 assert call is not None, "a trace serves the call that it was made for"
-            self._remember(whole, call)
+            self._calls.add(whole, call)
         return call, given.leaves
 
     def _given(self, args: Sequence[Any], options: Mapping[str, Any]) -> Given:

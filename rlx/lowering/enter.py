@@ -175,9 +175,9 @@ class _Enter:
                 def one(i: Value, inner: list[Value]) -> list[Value]:
                     other = f.at(self.call, inner[0])
                     there = self._span(other, self.item(objects, i))
-                    meets = f.and_(
-                        f.icmp("ult", here[0], there[1]), f.icmp("ult", there[0], here[1])
-                    )
+                    # So that nothing meets an array without elements.
+                    first, end = f.umax(here[0], there[0]), f.umin(here[1], there[1])
+                    meets = f.icmp("ult", first, end)
                     is_array = f.icmp("eq", self.field(other, KIND), ARRAY)
                     bad = f.and_(meets, is_array)
                     clear = f.select(bad, Value("i1", "false"), inner[1])

@@ -63,6 +63,7 @@ def manifest_of(module: ModuleOp) -> Manifest:
         work=work_of(launched, kernels),
         carries=lir.CARRY in module.attributes,
         parts=part_count(parts_of(program)),
+        open_ended=any(isinstance(op, lir.WhileOp) for op in program.walk()),
         sites=sites_of(module, program) if lir.MARKS in module.attributes else (),
     )
 

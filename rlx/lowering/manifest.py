@@ -139,6 +139,8 @@ class Manifest(NamedTuple):
     """Whether a step's token is the next step's input, so that one call may take several."""
     parts: int = 1
     """In how many parts a step can be run; see `parts.py`."""
+    open_ended: bool = False
+    """Whether a step has a loop whose turns are known only when it ends."""
     sites: tuple[Site, ...] = ()
     """What the marks of a step are numbered by; empty for a program without marks."""
 

@@ -8,6 +8,7 @@ from math import prod
 
 from xdsl.ir import Attribute, Operation
 
+from rlx.contract.opkind import OpKind
 from rlx.dialects import lir, mir
 from rlx.dialects.common import dims_of
 from rlx.lowering.tensor_nodes import CHEAP
@@ -38,12 +39,21 @@ def _work(op: Operation) -> tuple[int, tuple[str, ...]]:
     match op:
         case mir.UnaryOp() | mir.BinaryOp():
             return _elements(result, times=1 if op.kind.data in CHEAP else HEAVY)
+        case mir.AppendOp():
+            return _elements(op.input.type)
+        case mir.FirstRowsOp():
+            # The same bytes, fewer rows.
+            return 0, ()
+        case mir.MatmulOp():
+            return _elements(result, dims_of(op.input.type)[-1])
         case mir.DotOp():
             lhs = dims_of(op.lhs.type)
             depth = lhs[-2] if op.transposed[0] else lhs[-1]
             return _elements(result, depth)
         case mir.SdpaOp():
             return _elements(result, dims_of(op.keys.type)[-2], times=2)
+        case _ if mir.kind_of(op) is OpKind.ATTENTION:
+            return _elements(result, dims_of(op.operands[1].type)[0], times=2)
         case mir.SoftmaxOp() | mir.LayerNormOp() | mir.RmsNormOp():
             return _elements(result, times=ROW_PASSES)
         case mir.ReduceOp():
@@ -51,8 +61,9 @@ def _work(op: Operation) -> tuple[int, tuple[str, ...]]:
         case _ if isinstance(op, (*mir.MAPS, *mir.MOVES, mir.ConstantOp, mir.IotaOp)):
             return _elements(result)
         case _:
-            # A seed is small, whatever is made of it.
-            work = [_elements(v.type, times=OTHER) for v in (*op.operands[:1], *op.results[:1])]
+            # A seed is small, whatever is made of it; of a table or a state a few rows are read.
+            read = op.operands if isinstance(op, mir.NamedOp) else op.operands[:1]
+            work = [_elements(v.type, times=OTHER) for v in (*read, *op.results[:1])]
             return max(work, key=lambda term: (len(term[1]), term[0]))
 
 

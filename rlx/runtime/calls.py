@@ -12,6 +12,7 @@ import os
 import sys
 import weakref
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from functools import cache
 from math import prod
 from typing import Any, NamedTuple, TypeAlias
@@ -45,6 +46,17 @@ class Argument(NamedTuple):
     shape: tuple[int, ...] = ()
     number: bool = False
 
+    def ready(self, x: Any) -> Any:
+        """Return an argument as a program reads it: contiguous, aligned, in the machine's order."""
+        if self.number and type(x) is float:
+            return x
+        array = np.asarray(x, self.dtype)
+        flags = array.flags
+        if not (flags.c_contiguous and flags.aligned):
+            array = np.array(array, self.dtype, order="C")
+        # Types that are equal, as `long` and `long long` are, may be two.
+        return array if array.dtype is self.dtype else array.view(self.dtype)
+
 
 @cache
 def shared_team(threads: int | None) -> Team:
@@ -57,7 +69,7 @@ class Call:
     A program prepared for one set of shapes.
 
     `enter(address, args, outs, wait)` runs it on tuples of arrays, and returns 0; another number
-    means that it did not: `again` says why, and runs it where that is possible.
+    means that it did not: `again` runs it then, where that is possible.
     """
 
     def __init__(
@@ -68,76 +80,119 @@ class Call:
         more: tuple[Array, ...] = (),
     ):
         """
-        Prepare a program whose inputs are `arguments`, for sizes of its free dimensions.
+        Prepare a program whose inputs are `arguments`, for sizes of all its dimensions.
 
         `more` are arrays for the last of them, which the caller has to add to those of each call.
-        Raises RlxError for sizes that it can't have, and where memory lacks.
+        Raises RlxError where memory lacks.
         """
         self.program = program
         self.more = more
+        self.arguments = tuple(arguments)
         manifest = program.manifest
-        with program.held():
-            self._dims, bound = program.words(sizes)
-        work = sum(n * prod(bound[d] for d in names) for n, names in manifest.work)
-        self.team = program.team if work >= SHARED_WORK and program.team.threads > 1 else None
-        self.shapes = [
-            tuple(bound[d] if isinstance(d, str) else d for d in io.dims) for io in manifest.outputs
-        ]
-        self.dtypes = [np.dtype(_NUMPY[io.dtype]) for io in manifest.outputs]
-        self._numbers = np.zeros(max(len(arguments), 1), np.float64)
-        self._words = np.array(self._prepared(arguments), np.int64)
-        self.address: int = self._words.ctypes.data
-        code = native()
-        self._patient = code.enter
-        self.enter = code.enter_at_once if self.team is None else code.enter
-        self.wait = 0 if self.team is None else 1
+        self.shapes = self._result_shapes(sizes)
+        self.dtypes = [np.dtype(DTYPES[io.dtype]) for io in manifest.outputs]
+        pairs = zip(self.dtypes, self.shapes, strict=True)
+        self.result_bytes = sum(dtype.itemsize * prod(shape) for dtype, shape in pairs)
+        floats = any(argument.number for argument in arguments)
+        self._numbers = np.zeros(len(arguments), np.float64) if floats else None
         self._pool: list[tuple[Array, ...]] = []
-        self._kept = min(POOL, POOL_BYTES // max(self._result_bytes(), 1))
+        self._kept = min(POOL, POOL_BYTES // max(self.result_bytes, 1))
         self._idle = _idle(tuple(map(_is_part, self.shapes, self.dtypes)))
+        self._patient = native().enter
+        self._complete(self._prepared(), sizes)
         _programs.add(program)
 
-    def _prepared(self, arguments: Sequence[Argument]) -> list[int]:
-        """Return the words that `enter` reads."""
+    def resized(self, sizes: Mapping[str, int]) -> Call | None:
+        """
+        Return the call of arguments of the same shapes for other sizes, which has the same pool.
+
+        None where its results have other shapes. Raises RlxError where memory lacks.
+        """
+        if self._result_shapes(sizes) != self.shapes:
+            return None
+        other = Call.__new__(Call)
+        other.__dict__.update(self.__dict__)
+        other.result_bytes = 0
+        other._complete(self._words[: self._first], sizes)
+        return other
+
+    def _result_shapes(self, sizes: Mapping[str, int]) -> list[tuple[int, ...]]:
+        outputs = self.program.manifest.outputs
+        return [tuple(sizes[d] if isinstance(d, str) else d for d in io.dims) for io in outputs]
+
+    def _prepared(self) -> NDArray[np.int64]:
+        """Return the words that `enter` reads, but for those that depend on sizes."""
         program, manifest = self.program, self.program.manifest
+        numbers = self._numbers.ctypes.data if self._numbers is not None else 0
         flags = enter.C_CONTIGUOUS | enter.ALIGNED
         words = [0] * enter.ENTRIES
         for place, word in (
             (enter.CONTEXT, program.context),
             (enter.JOB, program.step_address),
-            (enter.TEAM, self.team.address if self.team is not None else 0),
-            (enter.DIMS, self._dims.ctypes.data),
-            (enter.DIM_COUNT, len(self._dims)),
-            (enter.ARGS, len(arguments)),
+            (enter.ARGS, len(self.arguments)),
             (enter.OUTS, len(manifest.outputs)),
             (enter.ARRAY_TYPE, id(np.ndarray)),
             (enter.FLOAT_TYPE, id(float)),
         ):
             words[place] = word
-        for i, argument in enumerate(arguments):
+        for i, argument in enumerate(self.arguments):
             cell = program.input_cell(i)
             if argument.number:
-                number = self._numbers.ctypes.data + 8 * i
                 kind = enter.FLOAT32 if argument.dtype == np.float32 else enter.FLOAT64
-                words += [number, 0, 0, 8, cell, kind]
+                words += [numbers + 8 * i, 0, 0, 8, cell, kind]
             else:
                 words += _entry(argument.dtype, argument.shape, flags, cell)
         for i, (dtype, shape) in enumerate(zip(self.dtypes, self.shapes, strict=True)):
             words += _entry(dtype, shape, flags | enter.WRITEABLE, program.output_cell(i))
-        return words
+        return np.array(words, np.int64)
 
-    def again(self, status: int, args: tuple[object, ...], outs: tuple[Array, ...]) -> bool:
-        """Run the program that `enter` did not; False where the arguments are others."""
-        while status in (enter.BUSY, enter.ASLEEP):
-            if status == enter.ASLEEP and self.team is not None:
+    def _complete(self, prepared: NDArray[np.int64], sizes: Mapping[str, int]) -> None:
+        """Add the words of sizes to those prepared, and choose who runs a program of such sizes."""
+        program, manifest = self.program, self.program.manifest
+        work = sum(n * prod(sizes[d] for d in names) for n, names in manifest.work)
+        large = work >= SHARED_WORK
+        self.team = program.team if large and program.team.threads > 1 else None
+        # Other Python threads run meanwhile, unless it is over before they would.
+        at_once = not large and not manifest.open_ended
+        self.enter = native().enter_at_once if at_once else self._patient
+        self.wait = 0 if at_once else 1
+        with program.held() if manifest.places else nullcontext():
+            dims = program.words(sizes)
+        self._first = first = len(prepared)
+        self._words = words = np.concatenate([prepared, dims])
+        self.address: int = words.ctypes.data
+        words[enter.DIMS], words[enter.DIM_COUNT] = self.address + 8 * first, len(dims)
+        words[enter.TEAM] = self.team.address if self.team is not None else 0
+
+    def again(
+        self, status: int, args: tuple[object, ...], outs: tuple[Array, ...], given: bool = False
+    ) -> tuple[Array, ...] | None:
+        """
+        Run the program that `enter` did not; return the results, None for other arguments.
+
+        They are in `outs`, or in others where these are the pool's, and not `given` by a user.
+        """
+        while status != enter.RAN:
+            if status == enter.OTHER:
+                if given or not self._forget(outs):
+                    return None
+                outs = self.results()
+            elif status == enter.ASLEEP and self.team is not None:
                 self.team.start()
             status = self._patient(self.address, args, outs, 1)
-        return status == enter.RAN
+        return outs
 
     # Results
 
-    def _result_bytes(self) -> int:
-        pairs = zip(self.dtypes, self.shapes, strict=True)
-        return sum(dtype.itemsize * prod(shape) for dtype, shape in pairs)
+    def _forget(self, outs: tuple[Array, ...]) -> bool:
+        """Take arrays out of the pool that a user gave another shape, or such; False for others."""
+        if not any(outs is kept for kept in self._pool):
+            return False
+        wanted = zip(outs, self.shapes, self.dtypes, strict=True)
+        if all(_is_as_made(*three) for three in wanted):
+            return False
+        self._pool[:] = [kept for kept in self._pool if kept is not outs]
+        return True
 
     def results(self) -> tuple[Array, ...]:
         """Return arrays for the results that nobody else has."""
@@ -167,6 +222,12 @@ def _empty(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
     return aligned_array(shape, dtype)
 
 
+def _is_as_made(array: Array, shape: tuple[int, ...], dtype: np.dtype[Any]) -> bool:
+    flags = array.flags
+    same = array.shape == shape and array.dtype is dtype
+    return same and flags.c_contiguous and flags.aligned and flags.writeable
+
+
 def _references(outs: tuple[Array, ...]) -> int:
     """
     Return the references to a tuple, the arrays in it and what they are parts of.
@@ -191,10 +252,11 @@ def _idle(parts: tuple[bool, ...]) -> int:
     return 0
 
 
-_NUMPY = {
+DTYPES = {
     "f32": np.float32, "f64": np.float64, "f16": np.float16, "i8": np.int8, "i16": np.int16,
     "i32": np.int32, "i64": np.int64, "ui8": np.uint8, "ui32": np.uint32, "i1": np.bool_,
 }  # fmt: skip
+"""numpy's types of the elements that arrays bring and take."""
 
 
 def _after_fork() -> None:

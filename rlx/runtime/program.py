@@ -64,14 +64,16 @@ class Program:
         self._context = np.zeros(abi.DIMS + len(manifest.free) + len(manifest.places), np.int64)
         self.context: int = self._context.ctypes.data
         """Its address."""
+        # Asking an array for its address takes longer than to make it.
+        self._cells = self._inputs.ctypes.data, self._outputs.ctypes.data
         self._input_index = {io.name: i for i, io in enumerate(manifest.inputs)}
         self._output_index = {io.name: i for i, io in enumerate(manifest.outputs)}
         for word, address in (
             (abi.TEAM, team.address),
             (abi.ARENA, self._arena.address),
             (abi.STATE, state.address),
-            (abi.INPUTS, self._inputs.ctypes.data),
-            (abi.OUTPUTS, self._outputs.ctypes.data),
+            (abi.INPUTS, self._cells[0]),
+            (abi.OUTPUTS, self._cells[1]),
             (abi.STEPS, 1),
             (abi.UNTIL, manifest.parts),
             (abi.MARKS_AT, recorder.address if recorder is not None else 0),
@@ -119,20 +121,21 @@ class Program:
 
     def input_cell(self, index: int) -> int:
         """Return the address of the word that holds an input's address."""
-        return self._inputs.ctypes.data + 8 * index
+        return self._cells[0] + 8 * index
 
     def output_cell(self, index: int) -> int:
-        return self._outputs.ctypes.data + 8 * index
+        return self._cells[1] + 8 * index
 
     @contextmanager
     def held(self) -> Generator[None]:
         """Keep other threads, those in native code too, from running or changing the program."""
-        lock = self.context + 8 * abi.LOCK
-        native().lock(lock)
+        lock, code = self.context + 8 * abi.LOCK, native()
         try:
+            # Ctrl-C while it waits is answered when it has returned, with the lock.
+            code.lock(lock)
             yield
         finally:
-            native().unlock(lock)
+            code.unlock(lock)
 
     def after_fork(self) -> None:
         """
@@ -146,17 +149,16 @@ class Program:
         if held and self._weights is not None:
             self._renew_arena(self._arena.nbytes, alone=True)
 
-    def words(self, sizes: Mapping[str, int]) -> tuple[NDArray[np.int64], dict[str, int]]:
+    def words(self, sizes: Mapping[str, int]) -> NDArray[np.int64]:
         """
-        Return what the context's words from `abi.DIMS` on are for sizes of the free dimensions.
+        Return what the context's words from `abi.DIMS` on are for sizes of all dimensions.
 
-        The sizes of all dimensions come with them. The arena grows where it must, so a program that
-        several threads call is `held`. Raises RlxError for a size that is missing or out of bounds.
+        The arena grows where it must, so a program that several threads call is `held`, if it has
+        places without a bound.
         """
         manifest = self.manifest
-        bound = manifest.bind(sizes)
-        offsets = self._lay_out(bound) if manifest.places else []
-        return np.array([*(bound[n] for n in manifest.free), *offsets], np.int64), bound
+        offsets = self._lay_out(sizes) if manifest.places else []
+        return np.array([*(sizes[n] for n in manifest.free), *offsets], np.int64)
 
     def _lay_out(self, sizes: Mapping[str, int]) -> list[int]:
         """Return the places of buffers without a bound, in a larger arena where they need it."""
@@ -204,7 +206,7 @@ class Program:
             # A thread of the parent may have been in the midst of a step: its counters stand still.
             self._process = os.getpid()
             self._renew_arena(self._arena.nbytes)
-        words, _ = self.words(sizes)
+        words = self.words(manifest.bind(sizes))
         self._context[abi.DIMS : abi.DIMS + len(words)] = words
         self._context[abi.STEPS] = steps
         self._context[abi.TAKEN] = 0

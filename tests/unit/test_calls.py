@@ -20,6 +20,7 @@ from rlx.runtime import calls
 from rlx.runtime.calls import Argument, Call, shared_team
 from rlx.runtime.memory import Segment
 from rlx.runtime.program import Program
+from rlx.runtime.threads import native
 
 T, S = "tensor<?x?xf32, #hir.dims<n, m>>", "tensor<f32>"
 M = "tensor<?x?xf32, #hir.dims<m, m>>"
@@ -53,7 +54,7 @@ def program(threads: int | None = None) -> Program:
 
 def prepared(p: Program, n: int, m: int) -> Call:
     shapes = [Argument(F32, (n, m)), Argument(F32, (m, m)), Argument(F32, number=True)]
-    return Call(p, shapes, {"n": n, "m": m})
+    return Call(p, shapes, p.manifest.bind({"n": n, "m": m}))
 
 
 def inputs(n: int, m: int, seed: int = 1) -> tuple[np.ndarray, np.ndarray]:
@@ -64,8 +65,9 @@ def inputs(n: int, m: int, seed: int = 1) -> tuple[np.ndarray, np.ndarray]:
 def run(call: Call, *args: object, outs: tuple[np.ndarray, ...] | None = None):
     outs = call.results() if outs is None else outs
     status = call.enter(call.address, args, outs, call.wait)
-    assert status == enter.RAN or call.again(status, args, outs)
-    return outs
+    results = call.again(status, args, outs) if status else outs
+    assert results is not None
+    return results
 
 
 def check(outs: tuple[np.ndarray, ...], x: np.ndarray, w: np.ndarray, s: float) -> None:
@@ -201,6 +203,103 @@ def test_a_forked_child_calls_what_its_parent_prepared():
     check(run(call, x, w, 4.0), x, w, 4.0)
 
 
+def test_results_that_a_user_gave_another_shape_are_not_given_out_again():
+    call = prepared(program(1), 40, 40)
+    x, w = inputs(40, 40)
+    for change in ("shape", "dtype", "flag"):
+        kept = [run(call, x, w, 1.0) for _ in range(2)]
+        for y, _ in kept:
+            if change == "shape":
+                y.shape = (1600,)
+            elif change == "dtype":
+                y.dtype = np.int32
+            else:
+                y.flags.writeable = False
+        for outs in kept:
+            assert call.enter(call.address, (x, w, 1.0), outs, 0) == enter.OTHER
+            assert call.again(enter.OTHER, (x, w, 1.0), outs, given=True) is None
+        del kept, outs, y
+        for _ in range(3):
+            check(run(call, x, w, 2.0), x, w, 2.0)
+
+
+def test_arrays_without_elements_share_no_memory():
+    p = program(1)
+    call = prepared(p, 0, 4)
+    w = inputs(0, 4)[1]
+    outs = w[2:2], w[1:1]
+    assert run(call, w[3:3], w, 1.0, outs=outs) is outs
+
+
+def test_what_takes_long_lets_other_threads_run():
+    p = program(1)
+    small, large = prepared(p, 3, 5), prepared(p, 200, 150)
+    assert (small.enter, small.wait) == (native().enter_at_once, 0)
+    # Alone, as the team is.
+    assert large.team is None
+    assert (large.enter, large.wait) == (native().enter, 1)
+    loop = """
+    builtin.module {
+      func.func @main(%x: tensor<f32> {rlx.name = "x"}) -> (tensor<f32> {rlx.name = "y"}) {
+        %ten = mir.constant dense<1.000000e+01> : tensor<f32>
+        %y = mir.while (%x) {
+        ^bb0(%a: tensor<f32>):
+          %c = mir.compare lt %a, %ten : tensor<f32> -> tensor<i1>
+          mir.yield %c : tensor<i1>
+        } do {
+        ^bb0(%a: tensor<f32>):
+          %b = mir.binary add %a, %a : tensor<f32>
+          mir.yield %b : tensor<f32>
+        } : (tensor<f32>) -> (tensor<f32>)
+        func.return %y : tensor<f32>
+      }
+    }
+    """
+    b = build(loop, Target.host())
+    assert b.manifest.open_ended
+    assert not built().manifest.open_ended
+    endless = Program(b.manifest, b.code, shared_team(1), Segment(64))
+    endless.start(Segment(64))
+    call = Call(endless, [Argument(F32)], {})
+    assert (call.enter, call.wait) == (native().enter, 1)
+    assert run(call, np.array(3, np.float32))[0] == 12
+
+
+STEP = """
+builtin.module attributes {rlx.dims = #hir.dim_table<past = 0 to 9, n = 1 to 4>} {
+  func.func @main(%x: tensor<4x16xf32> {rlx.name = "x"})
+      -> (tensor<4x16xf32> {rlx.name = "y"}, tensor<?x16xf32, #hir.dims<n, _>> {rlx.name = "z"}) {
+    %cos, %sin = hir.rope_table base 1.0e+04 : tensor<16x16xf32>, tensor<16x16xf32>
+    %y = hir.rope %x, %cos, %sin start "past" head_dim 16
+        : tensor<4x16xf32>, tensor<16x16xf32>, tensor<16x16xf32>
+    %z = hir.last_rows %y : tensor<4x16xf32> -> tensor<?x16xf32, #hir.dims<n, _>>
+    func.return %y, %z : tensor<4x16xf32>, tensor<?x16xf32, #hir.dims<n, _>>
+  }
+}
+"""
+
+
+def test_a_call_is_made_of_another_one_for_sizes_that_no_shape_tells():
+    b = build(STEP, Target.host())
+    p = Program(b.manifest, b.code, shared_team(1), Segment(64), poison=True)
+    p.start(Segment(64))
+    x = np.random.default_rng(5).standard_normal((4, 16)).astype(np.float32)
+
+    def fresh(past: int, n: int) -> Call:
+        return Call(p, [Argument(F32, x.shape)], b.manifest.bind({"past": past, "n": n}))
+
+    first = fresh(1, 2)
+    other = first.resized(b.manifest.bind({"past": 7, "n": 2}))
+    assert other is not None
+    assert first.resized(b.manifest.bind({"past": 1, "n": 3})) is None
+    for call, past in ((first, 1), (other, 7), (first, 1)):
+        wanted = tuple(a.copy() for a in run(fresh(past, 2), x))
+        for got, want in zip(run(call, x), wanted, strict=True):
+            np.testing.assert_array_equal(got, want)
+    place = run(first, x)[0].ctypes.data
+    assert run(other, x)[0].ctypes.data == place
+
+
 ROWS, SUMS = "tensor<?x?xf32, #hir.dims<n, m>>", "tensor<?xf32, #hir.dims<n>>"
 REDUCED = f"""
 builtin.module attributes {{rlx.dims = #hir.dim_table<n = 0 to any, m = 0 to any>}} {{
@@ -220,7 +319,8 @@ def test_a_child_does_not_go_on_with_half_a_call_of_its_parent(within: bool):
     p = Program(b.manifest, b.code, shared_team(None), Segment(64))
     p.start(Segment(64))
     x = np.ones((1, 1 << 20), np.float32)
-    call = Call(p, [Argument(F32, x.shape)], {"n": 1, "m": x.shape[1]})
+    sizes = p.manifest.bind({"n": 1, "m": x.shape[1]})
+    call = Call(p, [Argument(F32, x.shape)], sizes)
     assert run(call, x)[0] == x.size
     arena = p._arena.view(0, np.uint8, [p._arena.nbytes])
     before = arena.copy()

@@ -16,6 +16,7 @@ import rlx
 import rlx.numpy as rnp
 from rlx.errors import RlxError
 from rlx.jit.function import JitFunction
+from rlx.runtime import kept
 
 
 @pytest.fixture
@@ -139,14 +140,33 @@ def test_functions_in_functions_are_one_program(rng: np.random.Generator):
 
 
 def test_calls_that_are_remembered_are_bounded(monkeypatch: pytest.MonkeyPatch):
-    from rlx.jit import function
-
-    monkeypatch.setattr(function, "KEPT_BYTES", 4000)
+    monkeypatch.setattr(kept, "KEPT_BYTES", 4000)
     f = rlx.jit(lambda x: x + 1.0)
     for n in (*range(2, 400, 7), 3, 2000):
         np.testing.assert_array_equal(f(np.ones(n)), np.full(n, 2.0))
     assert len(f._calls) < 10
     assert f.stats.compilations == 1
+
+
+def test_a_result_that_was_given_another_shape_is_not_given_out_again(rng: np.random.Generator):
+    f = rlx.jit(lambda x: x + 1)
+    x = randn(rng, 100)
+    for _ in range(2):
+        y = f(x)
+        y.shape = (10, 10)
+        del y
+        np.testing.assert_array_equal(f(x), x + 1)
+
+
+def test_results_may_be_given_as_they_were_returned(rng: np.random.Generator):
+    f = rlx.jit(lambda x: (x + 1, x * 2))
+    x = randn(rng, 100)
+    pair = f(x)
+    assert f(x, out=pair) is pair
+    pair[0].shape = (10, 10)
+    with pytest.raises(RlxError, match=r"out: expected a writable array \[100\]"):
+        f(x, out=pair)
+    assert f(x)[0].shape == (100,)
 
 
 # Arguments and results
@@ -326,6 +346,7 @@ SCRIPT = """
 import sys
 import numpy as np
 import rlx
+from rlx.runtime import kept
 assert not {"xdsl", "llvmlite"} & set(sys.modules)
 
 @rlx.jit
