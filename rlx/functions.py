@@ -8,7 +8,6 @@ Programs as functions of numpy arrays: `rlx.compile` takes IR of any level, comp
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
@@ -16,15 +15,18 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from rlx.arguments import check_input, check_out, check_weights, inputs_of, outside, sizes_of
 from rlx.checks import choice
 from rlx.compiler import STAGES, compile_program, compile_text
 from rlx.errors import RlxError
 from rlx.flow.profile import CompileProfile
-from rlx.flow.source import MapWeights, WeightInfo, WeightSource
-from rlx.lowering.manifest import Io, Manifest
+from rlx.flow.source import MapWeights, WeightSource
+from rlx.lowering.manifest import Manifest
 from rlx.lowering.target import Target
+from rlx.runtime.calls import DTYPES, Argument, Call
 from rlx.runtime.compilations import check_allowed, counted
-from rlx.runtime.memory import Segment, aligned_array
+from rlx.runtime.kept import Calls
+from rlx.runtime.memory import Segment
 from rlx.runtime.program import Program
 from rlx.runtime.stages import shown
 from rlx.runtime.threads import Team
@@ -36,18 +38,8 @@ if TYPE_CHECKING:
 Array = NDArray[Any]
 
 PRECISIONS = ("exact", "fast")
-_DTYPES = {
-    "f32": np.float32,
-    "f64": np.float64,
-    "f16": np.float16,
-    "i32": np.int32,
-    "i64": np.int64,
-    "i16": np.int16,
-    "i8": np.int8,
-    "ui32": np.uint32,
-    "ui8": np.uint8,
-    "i1": np.bool_,
-}
+KEPT_CALLS = 64
+"""Calls by shapes that a function remembers; beyond, it starts over."""
 
 
 def compile(
@@ -143,9 +135,9 @@ def _check_dtypes(manifest: Manifest) -> None:
     """Raise RlxError where numpy has no dtype for what the caller would bind."""
     for what, ios in (("input", manifest.inputs), ("output", manifest.outputs)):
         for io in ios:
-            if io.dtype not in _DTYPES:
+            if io.dtype not in DTYPES:
                 raise RlxError(
-                    f"{what} '{io.name}': expected elements of {', '.join(_DTYPES)}, which numpy "
+                    f"{what} '{io.name}': expected elements of {', '.join(DTYPES)}, which numpy "
                     f"has, got {io.dtype}: cast it in the program"
                 )
 
@@ -201,14 +193,20 @@ class CompiledFunction:
     ):
         self._built = built
         self._manifest = built.manifest
-        _check_weights(self._manifest, weights)
+        check_weights(self._manifest, weights)
         self._state = Segment(max(self._manifest.state_bytes, 64))
         self._program = Program(self._manifest, built.code, Team(threads), self._state, poison)
         packed = Segment(max(self._manifest.weight_segment_bytes, 64), huge=True)
         if self._manifest.weights:
             self._program.pack(weights.raw, packed)
         self._program.start(packed)
-        self._lock = threading.Lock()
+        # Where a program carries a token on, it notes it.
+        self._program.bind_steps(np.zeros(1, np.int32), ())
+        self._names = tuple(io.name for io in self._manifest.inputs)
+        self._dtypes = tuple(np.dtype(DTYPES[io.dtype]) for io in self._manifest.inputs)
+        self._indices = [(i, io) for i, io in enumerate(self._manifest.inputs) if io.index_bound]
+        self._calls: Calls[Call] = Calls(KEPT_CALLS)
+        self._latest: tuple[tuple[tuple[int, ...], ...], Call] | None = None
         self.stats = Stats()
 
     @property
@@ -237,7 +235,7 @@ class CompiledFunction:
 
     def reset(self) -> None:
         """Set the state to zero, as before the first call."""
-        with self._lock:
+        with self._program.held():
             self._state.view(0, np.uint8, [self._state.nbytes]).fill(0)
 
     def __call__(
@@ -251,145 +249,97 @@ class CompiledFunction:
         Run one step on arrays, given in the order of the inputs or by their names.
 
         Sizes of dimensions come from the arrays' shapes; `dims` gives those of free dimensions
-        that no input has. The arrays of `out`, one for each output, take the results, else new
-        ones are made, which start at a multiple of 64 bytes: many MB of results are written past
-        the caches then, which is faster. Returns the array of a single output, or a tuple of them
-        in order.
+        that no input has. The arrays of `out`, one for each output, take the results, else the
+        function has some that nobody else holds, which start at a multiple of 64 bytes unless they
+        are small: many MB of results are written past the caches then, which is faster. Returns the
+        array of a single output, or a tuple of them in order.
 
         An input that isn't contiguous is copied. Raises RlxError for a wrong number, dtype or shape
         of arrays, a size out of its bounds, and an index that is out of its table.
         """
-        inputs = self._named(args, named)
-        sizes = self._sizes(inputs, dims or {})
+        if named and tuple(named) == self._names[len(args) :]:
+            args, named = (*args, *named.values()), {}
+        call = None if named or not isinstance(out, _PLAIN) else self._known(args, dims)
+        if call is not None:
+            outs = call.results() if out is None else tuple(out)
+            status = call.enter(call.address, args, outs, call.wait)
+            results = call.again(status, args, outs, out is not None) if status else outs
+            if results is not None:
+                return results[0] if len(results) == 1 else results
+        return self._checked(args, named, dims or {}, out)
+
+    def _known(self, args: Sequence[Array], dims: Mapping[str, int] | None) -> Call | None:
+        """Return the call for arrays that a program may read as they are, if there was one."""
+        if self._built.written or (dims and not _is_plain(dims)):
+            return None
+        shapes = tuple([x.shape if type(x) is np.ndarray else None for x in args])
+        call = self._calls.get((shapes, tuple(dims.items()) if dims else ()))
+        if call is not None:
+            for i, io in self._indices:
+                if args[i].dtype != self._dtypes[i] or outside(io, args[i]) is not None:
+                    return None
+        return call
+
+    def _checked(
+        self,
+        args: Sequence[Array],
+        named: Mapping[str, Array],
+        dims: Mapping[str, int],
+        out: Sequence[Array] | None,
+    ) -> Array | tuple[Array, ...]:
+        """Run a step on arrays of which nothing is known yet."""
+        inputs = inputs_of(self._manifest, args, named)
+        sizes = sizes_of(self._manifest, inputs, dims)
         for io in self._manifest.inputs:
-            _check_array(f"input '{io.name}'", io, inputs[io.name], sizes)
-            _check_indices(io, inputs[io.name])
-        results = self._results(out, list(inputs.values()), sizes)
-        with self._lock:
-            self._run(inputs, results, sizes)
-        return results[0] if len(results) == 1 else tuple(results)
-
-    def _run(
-        self, inputs: Mapping[str, Array], results: Sequence[Array], sizes: Mapping[str, int]
-    ) -> None:
-        program, manifest = self._program, self._manifest
-        for name, array in inputs.items():
-            ready = np.require(array, requirements=["C", "A"])
-            program.bind_input(name, ready.copy() if name in self._built.written else ready)
-        for io, result in zip(manifest.outputs, results, strict=True):
-            program.bind_output(io.name, result)
-        if manifest.carries:
-            program.bind_steps(np.zeros(1, np.int32), ())
-        program.step({name: sizes[name] for name in manifest.free})
-
-    def _named(self, args: Sequence[Array], named: Mapping[str, Array]) -> dict[str, Array]:
-        """Return the inputs by name, all of them."""
-        wanted = [io.name for io in self._manifest.inputs]
-        given = [*wanted[: len(args)], *named]
-        if len(args) > len(wanted) or sorted(given) != sorted(wanted):
-            got = ", ".join([*(f"array {i}" for i in range(len(args))), *named]) or "nothing"
-            raise RlxError(
-                f"{self._manifest.name}: expected the inputs {', '.join(wanted) or 'none'}, "
-                f"in this order or by name, got {got}"
-            )
-        arrays = {**dict(zip(wanted, args, strict=False)), **named}
-        for name, array in cast(dict[str, object], arrays).items():
-            if not isinstance(array, np.ndarray):
-                raise RlxError(
-                    f"input '{name}': expected a numpy array, got {type(array).__name__}: "
-                    "numpy.asarray makes one"
-                )
-        return {name: arrays[name] for name in wanted}
-
-    def _sizes(self, inputs: Mapping[str, Array], dims: Mapping[str, int]) -> dict[str, int]:
-        """Return the size of every dimension, from the inputs' shapes and from `dims`."""
-        if not isinstance(cast(object, dims), Mapping):
-            raise RlxError(f"dims: expected sizes by name, got {dims!r:.80}")
-        manifest = self._manifest
-        free = manifest.free
-        for name in dims:
-            if name not in free:
-                raise RlxError(
-                    f"{manifest.name}: dims: expected sizes of {', '.join(free) or 'nothing'}, "
-                    f"got one of '{name}'"
-                )
-        sizes, source = dict(dims), dict.fromkeys(dims, "dims")
-        for io in manifest.inputs:
-            shape = inputs[io.name].shape
-            if len(shape) != len(io.dims):
-                raise RlxError(_unlike(f"input '{io.name}'", io, inputs[io.name]))
-            for dim, size in zip(io.dims, shape, strict=True):
-                if not isinstance(dim, str) or dim not in free:
-                    continue
-                if sizes.setdefault(dim, size) != size:
-                    raise RlxError(
-                        f"{manifest.name}: dimension '{dim}' is {sizes[dim]} in {source[dim]}, "
-                        f"and {size} in input '{io.name}'"
-                    )
-                source.setdefault(dim, f"input '{io.name}'")
-        return manifest.bind(sizes)
-
-    def _results(
-        self, out: Sequence[Array] | None, inputs: Sequence[Array], sizes: Mapping[str, int]
-    ) -> list[Array]:
-        """Return the arrays that take the results: those given, or new ones."""
-        outputs = self._manifest.outputs
+            check_input(io, inputs[io.name], sizes)
+        if out is not None:
+            check_out(self._manifest, out, list(inputs.values()), sizes)
+        call = self._call(inputs, dims, sizes)
+        given = zip(inputs.items(), call.arguments, strict=True)
+        taken = tuple(self._ready(name, array, argument) for (name, array), argument in given)
         if out is None:
-            return [aligned_array(_shape(io, sizes), _DTYPES[io.dtype]) for io in outputs]
-        if len(out) != len(outputs):
-            names = ", ".join(io.name for io in outputs)
-            raise RlxError(f"out: expected {len(outputs)} arrays ({names}), got {len(out)}")
-        for i, (io, array) in enumerate(zip(outputs, out, strict=True)):
-            what = f"out '{io.name}'"
-            if not isinstance(cast(object, array), np.ndarray):
-                raise RlxError(f"{what}: expected a numpy array, got {type(array).__name__}")
-            _check_array(what, io, array, sizes)
-            flags = array.flags
-            if not (flags.c_contiguous and flags.aligned and flags.writeable):
-                raise RlxError(f"{what}: expected a contiguous, aligned and writable array")
-            if any(np.may_share_memory(array, other) for other in (*inputs, *out[:i])):
-                raise RlxError(f"{what}: expected memory of its own, it is that of another array")
-        return list(out)
+            outs = call.results()
+        else:
+            # Of subclasses of arrays too.
+            outs = tuple(np.asarray(x).view(d) for x, d in zip(out, call.dtypes, strict=True))
+        status = call.enter(call.address, taken, outs, call.wait)
+        results = call.again(status, taken, outs, out is not None) if status else outs
+        assert results is not None, "arrays that were checked are taken"
+        results = results if out is None else tuple(out)
+        return results[0] if len(results) == 1 else results
+
+    def _ready(self, name: str, array: Array, argument: Argument) -> Array:
+        """Return an input as the program reads it, or a copy where the program writes it."""
+        ready = argument.ready(array)
+        return ready.copy() if name in self._built.written else ready
+
+    def _call(
+        self, inputs: Mapping[str, Array], dims: Mapping[str, int], sizes: Mapping[str, int]
+    ) -> Call:
+        """Return the call for the shapes of arrays, and sizes that were given."""
+        shapes = tuple([x.shape for x in inputs.values()])
+        key = shapes, tuple([(name, sizes[name]) for name in dims])
+        call = self._calls.get(key)
+        if call is None:
+            call = self._prepared(shapes, sizes)
+            self._calls.add(key, call)
+            self._latest = shapes, call
+        return call
+
+    def _prepared(self, shapes: tuple[tuple[int, ...], ...], sizes: Mapping[str, int]) -> Call:
+        """Return a new call, made of the latest where sizes differ that no shape tells."""
+        if self._latest is not None and self._latest[0] == shapes:
+            call = self._latest[1].resized(sizes)
+            if call is not None:
+                return call
+        arguments = [Argument(*pair) for pair in zip(self._dtypes, shapes, strict=True)]
+        return Call(self._program, arguments, sizes)
 
 
-def _shape(io: Io, sizes: Mapping[str, int]) -> tuple[int, ...]:
-    return tuple(sizes[d] if isinstance(d, str) else d for d in io.dims)
+_PLAIN = (list, tuple, type(None))
+"""What arrays for results come in as a rule."""
 
 
-def _spell(shape: Sequence[int | str], dtype: object) -> str:
-    return f"[{', '.join(map(str, shape))}] {dtype}"
-
-
-def _unlike(what: str, io: Io, array: Array, sizes: Mapping[str, int] | None = None) -> str:
-    wanted = _spell(io.dims, _DTYPES[io.dtype].__name__)
-    if sizes is not None and any(isinstance(d, str) for d in io.dims):
-        wanted += f", here {list(_shape(io, sizes))}"
-    return f"{what}: expected {wanted}, got {_spell(array.shape, array.dtype)}"
-
-
-def _check_array(what: str, io: Io, array: Array, sizes: Mapping[str, int]) -> None:
-    if array.dtype != _DTYPES[io.dtype]:
-        raise RlxError(f"{_unlike(what, io, array)}: nothing is converted silently, use astype")
-    if array.shape != _shape(io, sizes):
-        raise RlxError(_unlike(what, io, array, sizes))
-
-
-def _check_indices(io: Io, array: Array) -> None:
-    if not io.index_bound or not array.size:
-        return
-    low, high = int(array.min()), int(array.max())
-    if low < 0 or high >= io.index_bound:
-        wrong = low if low < 0 else high
-        raise RlxError(
-            f"input '{io.name}': expected indices from 0 to {io.index_bound - 1}, got {wrong}"
-        )
-
-
-def _check_weights(manifest: Manifest, source: WeightSource) -> None:
-    """Raise RlxError unless the source has every weight as the program declares it."""
-    for weight in manifest.weights:
-        wanted = WeightInfo(weight.shape, weight.format)
-        for key in weight.keys():
-            got = source.info(key)
-            if (tuple(got.shape), got.format) != wanted:
-                raise RlxError(f"weight '{key}': expected {_spell(*wanted)}, got {_spell(*got)}")
+def _is_plain(dims: object) -> bool:
+    """Return whether sizes by name are as a rule: a dictionary of integers."""
+    return type(dims) is dict and all(type(x) is int for x in cast(dict[Any, Any], dims).values())

@@ -514,6 +514,7 @@ READ_ONLY.flags.writeable = False
 SPARSE = np.zeros((2, 32), np.float32)[:, ::2]
 
 
+@pytest.mark.parametrize("called", [False, True])
 @pytest.mark.parametrize(
     ("args", "kwargs", "message"),
     [
@@ -540,8 +541,11 @@ SPARSE = np.zeros((2, 32), np.float32)[:, ::2]
         ((I2, X2), {"out": [X2.copy(), SPARSE]}, "out 'e': expected a contiguous"),
     ],
 )  # fmt: skip
-def test_arguments_that_do_not_fit(args: tuple, kwargs: dict, message: str):
+def test_arguments_that_do_not_fit(args: tuple, kwargs: dict, message: str, called: bool):
     f = _steps()
+    if called:
+        f(I2, X2, dims={"past": 0})
+        f(I2, X2, dims={"past": 3})
     with pytest.raises(RlxError, match=message):
         f(*args, **{"dims": {"past": 0}, **kwargs})
     # What was refused has left nothing behind: all keys are equal, and so are all values.
