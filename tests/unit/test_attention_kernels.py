@@ -147,7 +147,7 @@ class Case:
         return out.array(np.float32, a.heads, a.head_dim)
 
 
-@pytest.mark.sample(16)
+@pytest.mark.sample(10)
 @pytest.mark.parametrize("level", [levels()[0], levels()[-1]])
 @pytest.mark.parametrize("shape", [*SHAPES, (12, 1, 64), (3, 3, 32), (40, 2, 96)])
 @every_format

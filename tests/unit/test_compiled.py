@@ -147,7 +147,7 @@ def test_rms_norm():
     fuzz.check(t.case(steps), LEVELS, 1e-12)
 
 
-@pytest.mark.sample(20)
+@pytest.mark.sample(14)
 @at_levels
 @pytest.mark.parametrize("rows", [1, "n"])
 @pytest.mark.parametrize(
@@ -168,6 +168,7 @@ def test_linear_in_all_formats(format: str, k: int, rows: int | str, level: str)
     fuzz.check(t.case(steps), [level])
 
 
+@pytest.mark.sample(3)
 @at_levels
 @pytest.mark.parametrize("rows", [1, "n"])
 def test_epilogues(rows: int | str, level: str):

@@ -274,7 +274,7 @@ def in_lanes(row: np.ndarray, values: np.ndarray, lanes: int) -> np.ndarray:
     return sums[:, 0]
 
 
-@pytest.mark.sample(40)
+@pytest.mark.sample(26)
 @pytest.mark.parametrize("name", FORMATS)
 @pytest.mark.parametrize(
     ("n", "chunks"), [(1, 1), (15, 2), (17, 18), (48, 48), (100, 3), (33, 280)]
@@ -299,7 +299,7 @@ def test_gemv(name: str, n: int, chunks: int):
         np.testing.assert_array_equal(results[level], results[LEVELS[1]])
 
 
-@pytest.mark.sample(39)
+@pytest.mark.sample(26)
 @pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("name", FORMATS)
 @pytest.mark.parametrize("k", [768, 1536, 8960])
@@ -490,6 +490,7 @@ def test_gemm_formats(name: str, level: str):
 BF16_ROWS = (0, 1, 2, 15, 16, 17, 31, 32, 33, 47, 48, 49, 64, 95)
 
 
+@pytest.mark.sample(14)
 @pytest.mark.parametrize("level", [LEVELS[0], LEVELS[-1]])
 @pytest.mark.parametrize("name", FORMATS)
 def test_gemm_of_bf16_rows(name: str, level: str):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import math
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -607,7 +608,7 @@ def smollm2() -> GgufFile:
     return GgufFile.open(folder / "SmolLM2-135M-Instruct.Q4_1.gguf")
 
 
-def test_smollm2_gives_the_golden_tokens(smollm2: GgufFile):
+def test_smollm2_gives_the_golden_tokens(smollm2: GgufFile, fuzz_count: Callable[[int, int], int]):
     program = llama(
         "smollm2",
         layers=smollm2.value("llama.block_count", int),
@@ -625,7 +626,7 @@ def test_smollm2_gives_the_golden_tokens(smollm2: GgufFile):
     reference = Reference(program, GgufWeights(smollm2), np.float32)
     case = GOLDEN["cases"][0]
     tokens, past = case["prompt_ids"], 0
-    for wanted, top in zip(case["greedy"][:5], case["top5"], strict=False):
+    for wanted, top in zip(case["greedy"][: fuzz_count(5, 2)], case["top5"], strict=False):
         result = reference.run(
             {"tokens": np.array(tokens), "sampling": GREEDY},
             {"seq": len(tokens), "past": past, "out": 1},
