@@ -61,7 +61,7 @@ PROSE_TOKENS = 500
 def rlx_worker(path: str, threads: int, precision: str) -> Handler:
     import rlx
 
-    model = rlx.load(path, precision, threads, CONTEXT)
+    model = rlx.load(path, precision, threads, CONTEXT, reuse_prefix=False)
 
     def read(ids: list[int]) -> tuple[float, int | str]:
         first = next(model.generate_ids(ids, 1, stop=False))
