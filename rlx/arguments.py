@@ -36,7 +36,8 @@ def inputs_of(
                 f"input '{name}': expected a numpy array, got {type(array).__name__}: "
                 "numpy.asarray makes one"
             )
-    return {name: arrays[name] for name in wanted}
+    # A subclass may say of itself what it isn't, its extremes too.
+    return {name: np.asarray(arrays[name]) for name in wanted}
 
 
 def sizes_of(
@@ -73,27 +74,33 @@ def sizes_of(
     return manifest.bind(sizes)
 
 
-def check_out(
+def outs_of(
     manifest: Manifest,
     out: Sequence[Array],
     inputs: Sequence[Array],
     sizes: Mapping[str, int],
-) -> None:
-    """Raise RlxError unless arrays can take the results."""
+) -> tuple[Array, ...]:
+    """Return the arrays of `out` as they lie in memory. Raises RlxError where one can't be used."""
     outputs = manifest.outputs
+    if not isinstance(cast(object, out), list | tuple):
+        raise RlxError(f"out: expected a list or tuple of arrays, got {type(out).__name__}")
     if len(out) != len(outputs):
         names = ", ".join(io.name for io in outputs)
         raise RlxError(f"out: expected {len(outputs)} arrays ({names}), got {len(out)}")
-    for i, (io, array) in enumerate(zip(outputs, out, strict=True)):
+    taken: list[Array] = []
+    for io, given in zip(outputs, out, strict=True):
         what = f"out '{io.name}'"
-        if not isinstance(cast(object, array), np.ndarray):
-            raise RlxError(f"{what}: expected a numpy array, got {type(array).__name__}")
+        if not isinstance(cast(object, given), np.ndarray):
+            raise RlxError(f"{what}: expected a numpy array, got {type(given).__name__}")
+        array = np.asarray(given)
         _check_array(what, io, array, sizes)
         flags = array.flags
         if not (flags.c_contiguous and flags.aligned and flags.writeable):
             raise RlxError(f"{what}: expected a contiguous, aligned and writable array")
-        if any(np.may_share_memory(array, other) for other in (*inputs, *out[:i])):
+        if any(np.may_share_memory(array, other) for other in (*inputs, *taken)):
             raise RlxError(f"{what}: expected memory of its own, it is that of another array")
+        taken.append(array)
+    return tuple(taken)
 
 
 def check_input(io: Io, array: Array, sizes: Mapping[str, int]) -> None:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from rlx.arguments import check_input, check_out, check_weights, inputs_of, outside, sizes_of
+from rlx.arguments import check_input, check_weights, inputs_of, outs_of, outside, sizes_of
 from rlx.checks import choice
 from rlx.compiler import STAGES, compile_program, compile_text
 from rlx.errors import RlxError
@@ -266,11 +266,11 @@ class CompiledFunction:
             results = call.again(status, args, outs, out is not None) if status else outs
             if results is not None:
                 return results[0] if len(results) == 1 else results
-        return self._checked(args, named, dims or {}, out)
+        return self._checked(args, named, {} if dims is None else dims, out)
 
     def _known(self, args: Sequence[Array], dims: Mapping[str, int] | None) -> Call | None:
         """Return the call for arrays that a program may read as they are, if there was one."""
-        if self._built.written or (dims and not _is_plain(dims)):
+        if self._built.written or not (dims is None or _is_plain(dims)):
             return None
         shapes = tuple([x.shape if type(x) is np.ndarray else None for x in args])
         call = self._calls.get((shapes, tuple(dims.items()) if dims else ()))
@@ -292,16 +292,17 @@ class CompiledFunction:
         sizes = sizes_of(self._manifest, inputs, dims)
         for io in self._manifest.inputs:
             check_input(io, inputs[io.name], sizes)
+        wanted = None
         if out is not None:
-            check_out(self._manifest, out, list(inputs.values()), sizes)
+            wanted = outs_of(self._manifest, out, list(inputs.values()), sizes)
         call = self._call(inputs, dims, sizes)
         given = zip(inputs.items(), call.arguments, strict=True)
         taken = tuple(self._ready(name, array, argument) for (name, array), argument in given)
-        if out is None:
+        if wanted is None:
             outs = call.results()
         else:
-            # Of subclasses of arrays too.
-            outs = tuple(np.asarray(x).view(d) for x, d in zip(out, call.dtypes, strict=True))
+            # Types that are equal, as `long` and `long long` are, may be two.
+            outs = tuple(x.view(d) for x, d in zip(wanted, call.dtypes, strict=True))
         status = call.enter(call.address, taken, outs, call.wait)
         results = call.again(status, taken, outs, out is not None) if status else outs
         assert results is not None, "arrays that were checked are taken"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
+from collections import deque
 from typing import Any
 
 import numpy as np
@@ -132,6 +133,39 @@ def test_sizes_that_are_no_integers_are_refused():
         with pytest.raises(RlxError, match="rows: dims: expected integers, got"):
             f(*inputs(6), dims={"n": size})
     check(f(*inputs(6), dims={"n": np.int64(6)}), *inputs(6))
+    for other in (np.array([6, 6]), np.zeros(0), 0, "", [], [6]):
+        with pytest.raises(RlxError, match="dims: expected sizes by name, got"):
+            f(*inputs(6), dims=other)
+    check(f(*inputs(6), dims={}), *inputs(6))
+
+
+def test_what_a_subclass_says_of_itself_is_not_believed():
+    """Its extremes, which say that indices are in their table, its shape, and its dtype."""
+    f = warm()
+    ids, x = inputs(6)
+
+    class Extremes(np.ndarray):
+        def __array_ufunc__(self, *_: Any, **__: Any) -> Any:
+            return np.int32(0)
+
+    class Shape(np.ndarray):
+        shape = property(lambda _: (6,))
+
+    class Type(np.ndarray):
+        dtype = property(lambda _: np.dtype(np.int32))
+
+    hidden = np.ma.array(np.full(6, 99, np.int32), mask=True)
+    for wrong, message in (
+        (np.full(6, 99, np.int32).view(Extremes), "expected indices from 0 to 9, got 99"),
+        (hidden, "expected indices from 0 to 9, got 99"),
+        (np.zeros(2, np.int32).view(Shape), "dimension 'n' is 2 in input 'ids', and 6"),
+        (np.zeros(6, np.int64).view(Type), r"'ids': expected \[n\] int32, got \[6\] int64"),
+    ):
+        with pytest.raises(RlxError, match=message):
+            f(wrong, x)
+    with pytest.raises(RlxError, match=r"out 'y': expected .*float64"):
+        f(ids, x, out=[np.empty((6, 16)).view(type("Float", (np.ndarray,), {"dtype": x.dtype}))])
+    check(f(ids.view(Extremes), x.view(np.matrix)), ids, x)
 
 
 def test_results_go_where_they_are_wanted():
@@ -159,6 +193,10 @@ def test_results_go_where_they_are_wanted():
         f(ids, both[1:], out=[both[:6]])
     with pytest.raises(RlxError, match="expected 1 arrays"):
         f(ids, x, out=[])
+    own = np.empty_like(x)
+    for out in (own, own[None], deque([own]), iter([own]), {"y": own}, 5):
+        with pytest.raises(RlxError, match="out: expected a list or tuple of arrays, got"):
+            f(ids, x, out=out)
     np.testing.assert_array_equal(both[1:], x)
 
 
