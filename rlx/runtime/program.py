@@ -169,11 +169,17 @@ class Program:
         return offsets
 
     def _renew_arena(self, nbytes: int, alone: bool = False) -> None:
-        self._arena = Segment(nbytes, poison=self._poison)
+        before, self._arena = self._arena, Segment(nbytes, poison=self._poison)
         self._context[abi.ARENA] = self._arena.address
         # What the prologue makes lies at the arena's start.
         assert self._weights is not None
-        self.start(self._weights, alone)
+        try:
+            self.start(self._weights, alone)
+        except BaseException:
+            # Ctrl-C, before the new one has what later calls read there.
+            self._arena = before
+            self._context[abi.ARENA] = before.address
+            raise
 
     def bind_input(self, name: str, array: NDArray[np.generic]) -> None:
         """Let an input be read from an array, at the address that it has now."""
@@ -204,8 +210,8 @@ class Program:
         manifest = self.manifest
         if self._process != os.getpid():
             # A thread of the parent may have been in the midst of a step: its counters stand still.
-            self._process = os.getpid()
             self._renew_arena(self._arena.nbytes)
+            self._process = os.getpid()
         words = self.words(manifest.bind(sizes))
         self._context[abi.DIMS : abi.DIMS + len(words)] = words
         self._context[abi.STEPS] = steps

@@ -13,6 +13,7 @@ from rlx.lowering.manifest import Manifest
 from rlx.lowering.target import Target
 from rlx.passes.source import context, parse
 from rlx.passes.verify_plan import check_planned
+from rlx.runtime.program import Program
 
 NM, N8 = "tensor<?x?xf32, #hir.dims<n, m>>", "tensor<?x8xf32, #hir.dims<n, _>>"
 M8, V = "tensor<?x8xf32, #hir.dims<m, _>>", "tensor<8x8xf32>"
@@ -52,6 +53,39 @@ def test_any_size_runs_in_one_program(threads: int, again: bool):
         expected = wanted(x, w, v)
         np.testing.assert_allclose(y, expected[0], rtol=1e-4, atol=1e-5 * m)
         np.testing.assert_allclose(flat, expected[1], rtol=1e-6)
+
+
+def test_ctrl_c_while_the_arena_grows_leaves_the_one_before(monkeypatch: pytest.MonkeyPatch):
+    """What the prologue makes of weights lies in the arena, and may not be in the new one yet."""
+    text = f"""
+    builtin.module attributes {{rlx.dims = #hir.dim_table<n = 0 to any>}} {{
+      hir.weight @w "w" : {V}
+      func.func @main(%x: {N8} {{rlx.name = "x"}}) -> ({N8} {{rlx.name = "y"}}) {{
+        %w = hir.load_weight @w : {V}
+        %ww = mir.dot %w, %w : {V}, {V} -> {V}
+        %a = mir.dot %x, %ww : {N8}, {V} -> {N8}
+        %b = mir.dot %a, %ww : {N8}, {V} -> {N8}
+        func.return %b : {N8}
+      }}
+    }}"""
+    rng = np.random.default_rng(3)
+    w, x = (rng.uniform(-1, 1, s).astype(np.float32) for s in ((8, 8), (4000, 8)))
+    f = CompiledFunction(build(text, Target.host()), MapWeights({"w": w}), 1, poison=True)
+    expected = x @ np.linalg.matrix_power(w.astype(np.float64), 4)
+
+    def check(n: int) -> None:
+        np.testing.assert_allclose(f(x[:n]), expected[:n], rtol=1e-4, atol=1e-4)
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    check(3)
+    with monkeypatch.context() as m:
+        m.setattr(Program, "start", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            f(x)
+    for n in (3, 4000, 2):
+        check(n)
 
 
 def test_the_plan_is_sound_and_shares_places():
