@@ -64,13 +64,11 @@ def crowded(model: Any, prompt: list[int], rounds: int) -> list[str]:
     quiet: list[float] = []
     beside: list[float] = []
     for _ in range(rounds):
-        # That burners are there, or have ended, is noticed after some calls.
+        # Burners that have ended are noticed after some calls.
         for _ in range(3):
             rate()
         quiet += [rate() for _ in range(5)]
         with burning(model.stats.threads):
-            for _ in range(3):
-                rate()
             beside += [rate() for _ in range(5)]
     kept = median(beside) / median(quiet)
     rates = f"{median(beside):.0f} of {median(quiet):.0f} tok/s, {kept:.0%}"

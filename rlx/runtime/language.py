@@ -137,7 +137,7 @@ class LanguageModel:
         self._past = 0
         self._prefix = Prefix()
         self._turns = Turns()
-        self._pace = Pace()
+        self._pace = Pace(self.stats.threads)
         self._use(prefill, decode)
 
     def _use(self, prefill: Program, decode: Program) -> None:

@@ -24,7 +24,7 @@ from rlx.runtime import language
 from rlx.runtime.compilations import Compilations
 from rlx.runtime.language import LanguageModel
 from rlx.runtime.memory import rss_anon
-from rlx.runtime.pace import Pace
+from rlx.runtime.pace import Pace, idle_seconds
 from rlx.runtime.program import Program
 from rlx.runtime.threads import Team
 
@@ -124,50 +124,91 @@ def test_slow_decode_steps_are_several_calls(
 # Other programs on the CPUs
 
 
-def ways(times: Callable[[bool, int], tuple[float, float]], calls: int) -> str:
-    """Return how each call went, `a`lone or `t`ogether; `times` gives its seconds and CPU share."""
-    pace, gone = Pace(), ""
-    for call in range(calls):
-        gone += "a" if pace.alone else "t"
-        pace.note(*times(pace.alone, call))
-    return gone
+class Others:
+    """What a pace sees: the seconds and the share of CPU of its calls, and how idle CPUs are."""
+
+    def __init__(self, idle: float | None, threads: int = 2):
+        self.idle_cpus, self.now, self.gone = idle, 0.0, ""
+        self.pace = Pace(threads, self.idle, lambda: self.now)
+
+    def idle(self) -> float | None:
+        return None if self.idle_cpus is None else self.now * self.idle_cpus
+
+    def calls(self, count: int, together: tuple[float, float], alone: float) -> str:
+        """Return how each of some calls went, `a`lone or `t`ogether, of those seconds a step."""
+        begin = len(self.gone)
+        for _ in range(count):
+            self.now += 0.03
+            way = self.pace.alone
+            self.gone += "a" if way else "t"
+            self.pace.note(*((alone, 0.5) if way else together))
+        return self.gone[begin:]
+
+
+QUIET, SLOW = (1.0, 0.95), (3.0, 0.4)
+"""Of threads together: the seconds of a step, and the share of CPU that they got."""
 
 
 def test_threads_that_get_their_cpus_stay_together() -> None:
-    assert ways(lambda alone, _: (1.0, 0.9), 100) == "t" * 100
+    others = Others(0.0)
+    assert others.calls(100, QUIET, 2.0) == "t" * 100
     # Also where a single call doesn't.
-    assert ways(lambda alone, call: (1.0, 0.9 if call % 7 else 0.2), 100) == "t" * 100
+    for _ in range(10):
+        assert others.calls(1, (3.0, 0.4), 2.0) + others.calls(7, QUIET, 2.0) == "t" * 8
 
 
-def test_crowded_threads_try_one_alone() -> None:
-    slow, quick = (2.0, 0.5), (1.0, 0.5)
-    # Alone is quicker; now and then together is tried.
-    assert ways(lambda alone, _: quick if alone else slow, 47) == "ttttt" + "aaaaaa" + 2 * (
-        "a" * 16 + "tt"
-    )
-    # It is not.
-    assert ways(lambda alone, _: slow if alone else quick, 55) == "ttttt" + "aaaaaa" + 2 * (
-        "t" * 16 + "aaaaaa"
-    )
-    # It is after some calls, when the system has left it a CPU.
-    soon = ways(lambda alone, call: (quick, slow)[call < 8] if alone else slow, 29)
-    assert soon == "ttttt" + "a" * 22 + "tt"
-    # Together is a little quicker, as the two are on one CPU: the others are on the other now.
-    little = (0.9, 0.5)
-    assert ways(lambda alone, call: quick if alone else (little if call > 9 else slow), 47) == (
-        "ttttt" + "aaaaaa" + 2 * ("a" * 16 + "tt")
-    )
-    # The others end, and the threads are together again at the next trial.
-    quiet = (0.5, 0.9)
-    gone = ways(lambda alone, call: quick if alone else (slow if call < 9 else quiet), 60)
-    assert gone == "ttttt" + "a" * 22 + "t" * 33
+def test_crowded_threads_leave_the_work_to_one_that_is_faster() -> None:
+    others = Others(0.0)
+    others.calls(20, QUIET, 2.0)
+    # As long as no CPU is idle meanwhile.
+    assert others.calls(300, SLOW, 2.0) == "tt" + "a" * 298
+    others.idle_cpus, others.now = 0.9, 0.0
+    others.pace._since = 0.0, 0.0
+    assert others.calls(30, QUIET, 2.0).lstrip("a") == "t" * 24
+
+
+def test_crowded_threads_stay_together_where_that_is_faster() -> None:
+    others = Others(0.0)
+    assert others.calls(60, SLOW, 4.0) == "tt" + "a" * 8 + "t" * 50
+    # What one alone can do has been seen: it does it where threads together get slower than that.
+    assert others.calls(50, (5.0, 0.4), 4.0) == "t" + "a" * 49
+
+
+def test_one_alone_counts_at_its_best() -> None:
+    """As it may share its CPU for some calls, until the system moves the others."""
+    others = Others(0.0)
+    assert others.calls(2, SLOW, 2.0) + others.calls(7, SLOW, 6.0) == "tt" + "a" * 7
+    assert others.calls(50, SLOW, 2.0) == "a" * 50
+
+
+def test_threads_are_together_again_where_enough_cpus_are_idle() -> None:
+    # With how idle they are unknown, they are tried.
+    assert Others(None).calls(30, SLOW, 2.0) == ("tt" + "a" * 8) * 3
+    # Of four CPUs, the others leave one that works alone and 1.4 more: less than 65 %.
+    few, many = Others(1.4, 4), Others(1.8, 4)
+    assert few.calls(50, SLOW, 2.0) == "tt" + "a" * 48
+    assert many.calls(30, SLOW, 2.0) == ("tt" + "a" * 8) * 3
+
+
+def test_how_long_cpus_were_idle(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = idle_seconds()
+    assert found is None or found >= 0
+    text = "cpu 9 9 9 9\ncpu0 1 2 3 100 20 6\ncpu1 0 0 0 7 0\ncpu2 0 0 0 900 0 0\nintr 5\n\nx\n"
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 9}, raising=False)
+    monkeypatch.setattr(Path, "read_text", lambda _: text)
+    assert idle_seconds() == pytest.approx(127 / os.sysconf("SC_CLK_TCK"))
+    for damaged in ("", "cpu0\n", "cpu0 1 2 3 x y\n", "nothing\n"):
+        monkeypatch.setattr(Path, "read_text", lambda _, text=damaged: text)
+        assert idle_seconds() is None
+    monkeypatch.delattr(os, "sched_getaffinity")
+    assert idle_seconds() is None
 
 
 def test_one_thread_alone_gives_the_same(
     model: LanguageModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     wanted = answer(model)
-    pace = Pace()
+    pace = Pace(2)
     monkeypatch.setattr(model, "_pace", pace)
     for way in (True, False, True):
         given: list[int] = []
