@@ -97,6 +97,8 @@ def attend(
     last = f.umin(f.add(block.keys, extra), block.size)
     key_blocks = f.lshr(f.add(last, PANEL - 1), 4)
     width = min(Registers.of(f.target).columns(rows), block.size // PANEL)
+    if block.ahead is not None and f.target.reads_in_order:
+        width = 1
     _scores(f, a, block, q, p, rows, key_blocks, width)
     end = f.mul(f.udiv(f.add(key_blocks, width - 1), width), width)
     _softmax(f, a, state, p, rows, block.size, end, width)

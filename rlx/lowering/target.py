@@ -104,6 +104,16 @@ class Target:
         return 32 if self.avx512 or self.triple.startswith(("aarch64", "arm64")) else 16
 
     @property
+    def reads_in_order(self) -> bool:
+        """
+        Return whether memory is read faster by one stream than by several.
+
+        On Zen 5 products of q4_1 with one row took 0.8 of the time with one, and attention of one
+        query to 700 keys 0.6; on Emerald Rapids such products took 1.2 times as long.
+        """
+        return self.cpu.startswith("znver")
+
+    @property
     def attributes(self) -> str:
         """Return LLVM function attributes that make a module's text independent of the machine."""
         features = f' "target-features"="{self.feature_string}"' if self.feature_string else ""
