@@ -43,13 +43,13 @@ from rlx.lowering.vmath_cast import convert
 
 _L1_SCRATCH = 16 * 1024
 """The scratch for few rows, where dequantising costs more than keeping sums between blocks of k."""
-_FEW_ROWS = 126
+_FEW_ROWS = 120
 
 
 def _heights(target: Target) -> tuple[int, ...]:
     """Return the rows of the register tiles: the largest leaves registers for the operands."""
     if target.avx512:
-        return 14, 8, 4, 2, 1
+        return 12, 8, 4, 2, 1
     if target.avx2 or target.registers == 32:
         return 6, 4, 2, 1
     return 2, 1
@@ -246,7 +246,9 @@ def _tile(p: _Product, height: int) -> str:
 
     It starts from the sums at c where `more`, from zero otherwise, and leaves the sums at c.
     """
-    unroll = 2 if p.k % 2 == 0 and height == _heights(p.f.target)[0] else 1
+    # Elsewhere LLVM would take loads of two steps so early that sums have no registers left.
+    twice = p.f.target.vector_bits == 256 and height == _heights(p.f.target)[0]
+    unroll = 2 if p.k % 2 == 0 and twice else 1
     stride, size = p.rows.stride, p.rows.size
 
     def body(f: Function) -> None:
