@@ -152,86 +152,139 @@ class Floors:
         f.ret()
 
 
-class MatrixUnit:
+class Bf16Unit:
     """
-    The matrix unit at its plainest, with the threads that rlx would use: TFLOP/s of bf16.
+    Products of bf16 at their plainest, with the threads that rlx would use: TFLOP/s.
 
-    `loop` multiplies blocks of two by two tiles that it loads from the L1 cache, which is what a
-    product can at best do all the time; `peak` multiplies tiles that stay where they are. Raises
-    SystemExit on a CPU without AMX.
+    `loop` multiplies blocks that it loads from the L1 cache, which is what a product can at best do
+    all the time: two by two tiles of the matrix unit, or, where there are only dot products, 12
+    rows by two panels. `peak` multiplies what stays in registers. Raises SystemExit on a CPU that
+    has neither.
     """
 
     K = 256
-    """What rows and panels of `loop` are long: 32 KB of both."""
+    """What rows and panels of `loop` are long: 32 KB of both, or less."""
     BLOCKS, PRODUCTS = 8_000, 64_000
     """Blocks of `loop`, and products of `peak`, for a thread: some 2 ms and 0.4 ms."""
+    ROWS = 12
+    """The rows of a block of dot products, and half of its sums."""
 
     def __init__(self, threads: int):
         import numpy as np
 
         from rlx.lowering.amx import TILE_BYTES, has_amx
+        from rlx.lowering.bf16_products import has_bf16
         from rlx.lowering.target import Target
         from rlx.runtime.jit import Engine, compile_object
         from rlx.runtime.memory import Segment
         from rlx.runtime.threads import Team
 
         self._target = Target.host()
-        if not has_amx(self._target):
-            raise SystemExit("this CPU has no matrix unit that multiplies bf16")
+        if not has_bf16(self._target):
+            raise SystemExit("this CPU has neither a matrix unit nor dot products of bf16")
+        self.tiles = has_amx(self._target)
         self._steps = self.K // 32
         self._share = 4 * self._steps * TILE_BYTES
         self._engine = Engine(compile_object(self._code(), self._target))
         self._team = Team(threads)
-        # Bytes of zero are tiles of zeros, whose products take as long as others.
-        self._tiles = Segment(self._share * threads)
-        self._context = np.array([self._tiles.address], np.int64)
+        # Bytes of zero are numbers of zero, whose products take as long as others.
+        self._operands = Segment(self._share * threads)
+        self._context = np.array([self._operands.address], np.int64)
 
     def loop(self) -> float:
-        return self._rate("loop", self.BLOCKS * self._steps * 4)
+        rows = 32 if self.tiles else self.ROWS
+        return self._rate("loop", self.BLOCKS * 2 * rows * 32 * self.K)
 
     def peak(self) -> float:
-        return self._rate("peak", self.PRODUCTS)
+        each = 2 * 16 * 16 * 32 if self.tiles else 2 * 16 * 2 * 2 * self.ROWS
+        return self._rate("peak", self.PRODUCTS * each)
 
-    def _rate(self, name: str, products: int) -> float:
+    def _rate(self, name: str, flops: int) -> float:
         started = time.perf_counter()
         self._team.run(self._engine.address(name), self._context.ctypes.data)
-        seconds = time.perf_counter() - started
-        return 2 * 16 * 16 * 32 * products * self._team.threads / seconds / 1e12
+        return flops * self._team.threads / (time.perf_counter() - started) / 1e12
 
     def _code(self) -> str:
-        from rlx.lowering import amx
-        from rlx.lowering.emitter import Function, Module
-        from rlx.lowering.values import Value
+        from rlx.lowering.emitter import Module
 
         module = Module(self._target)
+        if self.tiles:
+            self._emit_tiles(module)
+        else:
+            self._emit_dots(module)
+        return module.text
+
+    def _emit(self, module: Any, name: str, body: Callable[[Any, Any], None]) -> None:
+        """Emit a function whose body gets it, and where a thread's operands are."""
+        from rlx.lowering.bf16_products import all_tiles
+
+        params = [("ptr", "context"), ("i64", "tid"), ("i64", "threads")]
+        f = module.function(name, params, exported=True)
+        context, tid, _ = f.params
+        with all_tiles(f):
+            body(f, f.at(f.load("ptr", context), tid, self._share))
+        f.ret()
+
+    def _emit_tiles(self, module: Any) -> None:
+        from rlx.lowering import amx
+
         sums, rows, panels = (0, 1, 2, 3), (4, 5), (6, 7)
 
-        def multiply(f: Function) -> None:
+        def multiply(f: Any) -> None:
             for c in sums:
                 amx.multiply(f, c, rows[c // 2], panels[c % 2])
 
-        def block(f: Function, tiles: Value) -> None:
+        def block(f: Any, tiles: Any) -> None:
             for step in range(self._steps):
                 for i, tile in enumerate((*rows, *panels)):
                     at = f.at(tiles, (4 * step + i) * amx.TILE_BYTES)
                     amx.load(f, tile, at, amx.ROW_BYTES)
                 multiply(f)
 
-        def emit(name: str, count: int, body: Callable[[Function, Value], None]) -> None:
-            params = [("ptr", "context"), ("i64", "tid"), ("i64", "threads")]
-            f = module.function(name, params, exported=True)
-            context, tid, _ = f.params
-            amx.configure(f)
-            for tile in range(8):
-                amx.zero(f, tile)
-            tiles = f.at(f.load("ptr", context), tid, self._share)
-            f.for_(0, count, 1, [], lambda _, none: body(f, tiles) or none)
-            amx.release(f)
-            f.ret()
+        def blocks(f: Any, tiles: Any) -> None:
+            f.for_(0, self.BLOCKS, 1, [], lambda _, none: block(f, tiles) or none)
 
-        emit("loop", self.BLOCKS, block)
-        emit("peak", self.PRODUCTS // len(sums), lambda f, _: multiply(f))
-        return module.text
+        def products(f: Any, _: Any) -> None:
+            count = self.PRODUCTS // len(sums)
+            f.for_(0, count, 1, [], lambda _, none: multiply(f) or none)
+
+        self._emit(module, "loop", blocks)
+        self._emit(module, "peak", products)
+
+    def _emit_dots(self, module: Any) -> None:
+        from rlx.lowering.amx import TILE_BYTES
+        from rlx.lowering.bf16_products import multiply_rows
+        from rlx.lowering.values import Value, i64
+
+        of_panel, of_row = self._steps * TILE_BYTES, 2 * self.K + 64
+        vector, product = "<16 x float>", "x86.avx512bf16.dpbf16ps.512"
+
+        def blocks(f: Any, operands: Any) -> None:
+            panels = [f.at(operands, n * of_panel) for n in range(2)]
+            rows, out = f.at(operands, 2 * of_panel), f.alloca(self.ROWS * 128)
+            no = Value("i1", "false")
+
+            def block(_: Any, none: list[Any]) -> list[Any]:
+                sizes = i64(self.ROWS), i64(self._steps), no
+                multiply_rows(f, rows, of_row, panels, TILE_BYTES, out, 128, *sizes)
+                return none
+
+            f.for_(0, self.BLOCKS, 1, [], block)
+
+        def products(f: Any, operands: Any) -> None:
+            x = f.load("<32 x bfloat>", operands)
+            sums = [f.load(vector, operands)] * (2 * self.ROWS)
+
+            def one(_: Any, sums: list[Any]) -> list[Any]:
+                return [f.intrinsic(product, vector, s, x, x) for s in sums]
+
+            total, *others = f.for_(0, self.PRODUCTS, 1, sums, one)
+            for other in others:
+                total = f.fadd(total, other)
+            f.store(total, operands)
+
+        self._emit(module, "loop", blocks)
+        self._emit(module, "peak", products)
 
 
 # Reports

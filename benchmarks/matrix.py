@@ -22,8 +22,8 @@ from pathlib import Path
 from typing import Any
 
 from common import (
+    Bf16Unit,
     Handler,
-    MatrixUnit,
     Worker,
     geometric_mean,
     machine,
@@ -217,7 +217,7 @@ def parse() -> argparse.Namespace:
 def run(args: argparse.Namespace, threads: int) -> dict[str, Any]:
     """Return the samples, in seconds, of every case and contestant, and the unit's rates."""
     script = [str(Path(__file__).resolve()), "--threads", str(threads), "--worker"]
-    unit = MatrixUnit(threads)
+    unit = Bf16Unit(threads)
     with ExitStack() as stack:
         ours = stack.enter_context(Worker(sys.executable, [*script, "rlx"]))
         torch = stack.enter_context(Worker(args.torch_python, [*script, "torch"]))
@@ -278,13 +278,13 @@ def means(cases: dict[str, dict[str, list[float]]]) -> list[list[str]]:
 def report(result: dict[str, Any]) -> str:
     parts = [f"{result['date']}; {result['machine']}. torch {result['torch']}."]
     header = ["bf16 product", "m x n x k", "rlx, TFLOP/s", "best", "torch linear", "best"]
-    header += ["torch packed", "best", "rlx / linear", "rlx / packed", "2x2 loop", "rlx of loop"]
+    header += ["torch packed", "best", "rlx / linear", "rlx / packed", "loop", "rlx of loop"]
     for threads, run_ in result["runs"].items():
         peak = run_["peak"]
         rows = [case_row(CASES[int(i)], samples) for i, samples in run_["cases"].items()]
         parts.append(
-            f"Threads: {threads}. Products of tiles that stay: {median(peak):.2f} TFLOP/s, best "
-            f"{max(peak):.2f}."
+            f"Threads: {threads}. Products that stay in registers: {median(peak):.2f} TFLOP/s, "
+            f"best {max(peak):.2f}."
         )
         parts.append(table(header, rows + means(run_["cases"])))
     return "\n\n".join(parts)

@@ -23,8 +23,8 @@ from pathlib import Path
 from typing import Any
 
 from common import (
+    Bf16Unit,
     Handler,
-    MatrixUnit,
     Worker,
     machine,
     median,
@@ -214,7 +214,7 @@ def side_by_side(
     args: argparse.Namespace, path: str, threads: int, right: dict[str, list[int | str]]
 ) -> Iterator[dict[str, Any]]:
     """Give the samples of every contestant with a number of threads, one length after the other."""
-    unit = MatrixUnit(threads)
+    unit = Bf16Unit(threads)
     with ExitStack() as stack:
         config = {"path": path, "threads": threads}
         workers = {
@@ -347,7 +347,7 @@ def report(result: dict[str, Any], path: str) -> str:
     header = ["tokens"]
     for name in ("rlx bf16, tok/s", "rlx exact", "torch bf16", "llama.cpp"):
         header += [name, "best"]
-    header += ["bf16 / torch", "bf16 / llama.cpp", "exact / torch", "2x2 loop", "bf16 of loop"]
+    header += ["bf16 / torch", "bf16 / llama.cpp", "exact / torch", "loop", "bf16 of loop"]
     runs = result["runs"]
     some = next(iter(runs.values()))[0]
     idle = max(s for parts in runs.values() for p in parts for s in p["idle_cpu_s"].values())
@@ -360,8 +360,8 @@ def report(result: dict[str, Any], path: str) -> str:
         peak = [rate for part in parts for rate in part["peak"]]
         rows = [row(path, n, samples) for n, samples in sorted(lengths.items())]
         text.append(
-            f"Threads: {threads}. Products of tiles that stay: {median(peak):.2f} TFLOP/s, best "
-            f"{max(peak):.2f}."
+            f"Threads: {threads}. Products that stay in registers: {median(peak):.2f} TFLOP/s, "
+            f"best {max(peak):.2f}."
         )
         text.append(table(header, rows))
     if "accuracy" in result:

@@ -18,7 +18,7 @@ from rlx.flow.source import WeightSource
 from rlx.frontends.gguf import GgufFile
 from rlx.frontends.tokenizer import Tokenizer
 from rlx.frontends.weights import GgufWeights
-from rlx.lowering.amx import has_amx
+from rlx.lowering.bf16_products import has_bf16
 from rlx.lowering.target import Target
 from rlx.model_programs import (
     Programs,
@@ -57,22 +57,26 @@ class Precision(NamedTuple):
     functions: str = "exact"
     """`exact`, or `fast` for functions of f32 that may lose some bits."""
     products: str = "f32"
-    """What products of many rows round their operands to: `f32`, not at all, `bf16` or `int8`."""
+    """
+    What products of many rows round their operands to: `f32`, not at all, `bf16`, or `int8`, with
+    bf16 beside it or, of `int8-f32`, nothing.
+    """
 
     @staticmethod
     def of(precision: str, target: Target) -> dict[str, Precision]:
         """Return what a precision of `load` means for each program on a machine."""
         exact, fast = Precision(), Precision("fast")
-        narrow = Precision("fast", "bf16") if has_amx(target) else fast
+        narrow = Precision("fast", "bf16") if has_bf16(target) else fast
         match precision:
             case "exact":
                 prefill, decode = exact, exact
             case "fast":
                 prefill, decode = narrow, fast
             case "int8":
-                prefill, decode = Precision("fast", "int8"), fast
+                bytes_ = "int8" if has_bf16(target) else "int8-f32"
+                prefill, decode = Precision("fast", bytes_), fast
             case _:
-                prefill, decode = narrow if has_amx(target) else exact, exact
+                prefill, decode = narrow if has_bf16(target) else exact, exact
         return {"prefill": prefill, "decode": decode, BATCH: decode}
 
 

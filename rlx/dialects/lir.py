@@ -67,7 +67,7 @@ PRODUCTS = "rlx.products"
 """
 Module attribute: `bf16` where products of many rows may round what they multiply to that,
 `bf16-weights` where their weights may be packed as that, too, `int8` where both may be rounded to
-bytes, each row with a step of its own.
+bytes, each row with a step of its own, and `int8-f32` where they may be and nothing to bf16.
 """
 
 MARKS = "rlx.marks"

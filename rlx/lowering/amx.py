@@ -44,7 +44,7 @@ SIGNED, SIGNED_A = Element(1, "x86.tdpbssd"), Element(1, "x86.tdpbsud")
 
 
 def has_amx(target: Target) -> bool:
-    """Return whether a target multiplies bf16 tiles, and converts vectors of f32 to bf16."""
+    """Return whether a target multiplies tiles of bf16, and converts vectors of f32 to bf16."""
     return target.avx512 and target.has("amx-tile", "amx-bf16", "avx512bf16")
 
 
@@ -87,17 +87,6 @@ def store(f: Function, tile: int, pointer: Value, stride: Index) -> None:
 def multiply(f: Function, c: int, a: int, b: int, element: Element = BF16) -> None:
     """Emit c += a @ b: a is `[rows][depth]`, b words of its rows, `[16][16][4 / size]`."""
     f.intrinsic(element.product, "void", _i8(c), _i8(a), _i8(b))
-
-
-def joined(f: Function, first: Value, second: Value) -> Value:
-    """Return 32 bf16: two vectors of 16 f32, rounded to nearest, subnormals to 0."""
-    return f.intrinsic("x86.avx512bf16.cvtne2ps2bf16.512", "<32 x bfloat>", second, first)
-
-
-def pairs(f: Function, first: Value, second: Value) -> Value:
-    """Return two rows of b, 16 f32 each, as the bf16 pairs that `multiply` takes."""
-    words = f.cast("bitcast", joined(f, first, second), "<32 x i16>")
-    return f.shuffle(words, words, [lane for i in range(16) for lane in (i, 16 + i)])
 
 
 def _i8(n: int) -> Value:

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from rlx.lowering import amx
 from rlx.lowering.attention_stack import HIGH, SCORES, SPAN, WEIGHTS, Stack, exp2_of_weights
 from rlx.lowering.attention_units import shared_heads
+from rlx.lowering.bf16_products import all_tiles, has_bf16, joined, multiply_rows, pairs
 from rlx.lowering.emitter import Function
 from rlx.lowering.formats import load_float
 from rlx.lowering.in_turn import emit_in_turn
@@ -35,8 +36,8 @@ _STACK = 128 * 1024
 
 
 def runs_on_tiles(target: Target, a: Attention) -> bool:
-    """Return whether an attention with queries of bf16 runs on the matrix unit."""
-    return a.narrow and amx.has_amx(target) and a.head_dim % amx.DEPTH == 0 and a.scale > 0
+    """Return whether an attention with queries of bf16 multiplies tiles."""
+    return a.narrow and has_bf16(target) and a.head_dim % amx.DEPTH == 0 and a.scale > 0
 
 
 def emit_attention_tiles(
@@ -60,7 +61,6 @@ def emit_attention_tiles(
     heads = shared_heads(a, _BLOCKS * HIGH * a.row_bytes, _STACK)
     stack = Stack.of(f, a.head_dim, heads * _BLOCKS, heads * _BLOCKS)
     kernel = _Kernel(f, a, heads, stack, q, k, v, out, rows, past)
-    amx.configure(f)
     first = f.udiv(past, HIGH)
     count = f.sub(f.udiv(f.add(f.add(past, rows), HIGH - 1), HIGH), first)
     shares = a.heads // heads
@@ -77,8 +77,8 @@ def emit_attention_tiles(
         kernel.unit(head, f.add(first, begin), f.umin(pace, f.sub(count, begin)))
         return []
 
-    emit_in_turn(f, turns, units, nth, [], run)
-    amx.release(f)
+    with all_tiles(f):
+        emit_in_turn(f, turns, units, nth, [], run)
 
 
 @dataclass(frozen=True)
@@ -170,7 +170,7 @@ class _Kernel:
             # A block of 16 keys is head_dim / 2 pairs of features, in the cache and here.
             at = f.at(k, j, 2 * a.chunk_bytes)
             both = load_cached(f, a, at), load_cached(f, a, f.at(at, a.chunk_bytes))
-            f.store(amx.pairs(f, *both), f.at(self.stack.key_tiles, j, LINE), align=64)
+            f.store(pairs(f, *both), f.at(self.stack.key_tiles, j, LINE), align=64)
             return []
 
         blocks = f.lshr(f.add(count, PANEL - 1), 4)
@@ -189,7 +189,7 @@ class _Kernel:
             to = f.at(f.at(self.stack.value_tiles, group, a.chunks * amx.TILE_BYTES), row, LINE)
             for chunk in range(a.chunks):
                 both = [load(f.add(f.mul(j, 2), n), chunk) for n in range(2)]
-                f.store(amx.pairs(f, *both), f.at(to, chunk * amx.TILE_BYTES), align=64)
+                f.store(pairs(f, *both), f.at(to, chunk * amx.TILE_BYTES), align=64)
                 # What is left of a finite number is 0, and it stays; of others it is NaN.
                 for value in both:
                     left = f.fma(value, f.zero(VECTOR), left)
@@ -236,9 +236,13 @@ class _Kernel:
         here = f.icmp("ult", diagonal, SPAN)
         apart = f.and_(here, f.xor(finite, 1))
         tiled = f.select(apart, f.sub(keys, HIGH), keys)
-        for r in range(2):
-            for c in range(0, a.chunks, 4):
-                self._values(sums, r, c, min(4, a.chunks - c), tiled, first)
+        if amx.has_amx(f.target):
+            for r in range(2):
+                for c in range(0, a.chunks, 4):
+                    self._values(sums, r, c, min(4, a.chunks - c), tiled, first)
+        else:
+            for c in range(0, a.chunks, 2):
+                self._dot_values(sums, c, tiled, first)
         f.if_(apart, lambda: self._own_values(sums, diagonal, v) or [])
 
     def _own_values(self, sums: Value, diagonal: Value, v: Value) -> None:
@@ -264,6 +268,9 @@ class _Kernel:
     def _scores(self, queries: Value, keys: Value) -> None:
         """Write the scores of a block's queries on `keys` keys, a multiple of 32."""
         f, a = self.f, self.a
+        if not amx.has_amx(f.target):
+            self._dot_scores(queries, keys)
+            return
         sums, query, key = (0, 1), (4, 5), 6
 
         def tile(j: Value, _: list[Value]) -> list[Value]:
@@ -282,6 +289,22 @@ class _Kernel:
             return []
 
         f.for_(0, f.lshr(keys, 4), 1, [], tile)
+
+    def _dot_scores(self, queries: Value, keys: Value) -> None:
+        """Write the scores of a block's queries by dot products."""
+        f, a = self.f, self.a
+        of_panel, steps = PANEL * a.head_dim * 2, i64(a.head_dim // amx.DEPTH)
+
+        def two(j: Value, _: list[Value]) -> list[Value]:
+            at = f.at(self.stack.key_tiles, j, of_panel // PANEL)
+            panels, to = [at, f.at(at, of_panel)], f.at(self.stack.scores, j, 4)
+            multiply_rows(
+                f, queries, a.query_bytes, panels, amx.TILE_BYTES, to, SCORES,
+                i64(HIGH), steps, Value("i1", "false"),
+            )  # fmt: skip
+            return []
+
+        f.for_(0, keys, 2 * PANEL, [], two)
 
     def _softmax(self, r: Value, seen: Value, keys: Value, state: Value, first: Value) -> None:
         """Make weights of a row's scores, zero from the `seen`-th key on, and update its state."""
@@ -316,7 +339,7 @@ class _Kernel:
 
         def weigh(at: Value, values: list[Value], total: Value) -> Value:
             both = [exp2_of_weights(f, f.fma(v, scale, shift)) for v in values]
-            f.store(amx.joined(f, *both), f.at(weights, at, 2), align=64)
+            f.store(joined(f, *both), f.at(weights, at, 2), align=64)
             return f.fadd(total, f.fadd(*both))
 
         (total,) = f.for_(
@@ -365,6 +388,15 @@ class _Kernel:
         for c, at in enumerate(spots):
             amx.store(f, c, at, a.row_bytes)
 
+    def _dot_values(self, sums: Value, chunk: int, keys: Value, first: Value) -> None:
+        """Add weights times values to two tiles of features of a block, by dot products."""
+        f, a = self.f, self.a
+        panels = [f.at(self.stack.value_tiles, (chunk + n) * amx.TILE_BYTES) for n in range(2)]
+        multiply_rows(
+            f, self.stack.weights, WEIGHTS, panels, a.chunks * amx.TILE_BYTES,
+            f.at(sums, chunk * LINE), a.row_bytes, i64(HIGH), f.lshr(keys, 5), f.xor(first, 1),
+        )  # fmt: skip
+
     def _finish(self, position: Value, head: Value, i: Value) -> None:
         """Write the results of a block's queries that are asked for."""
         f, a = self.f, self.a
@@ -377,7 +409,7 @@ class _Kernel:
             row = f.at(sums, r, a.row_bytes)
             for c in range(0, a.chunks, 2):
                 both = [f.fmul(f.load(VECTOR, f.at(row, (c + n) * LINE)), inverse) for n in (0, 1)]
-                f.store(amx.joined(f, *both), f.at(to, c * LINE // 2), align=2)
+                f.store(joined(f, *both), f.at(to, c * LINE // 2), align=2)
             return []
 
         def row(r: Value, _: list[Value]) -> list[Value]:

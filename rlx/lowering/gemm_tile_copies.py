@@ -1,13 +1,14 @@
 """
-What is copied to tiles of the matrix unit before it is multiplied: rows, and panels of weights.
+What is copied before it is multiplied: rows, and panels of weights as tiles.
 
 A tile is 1 KB in one piece, wherever rows lie and however far apart they are. What it lacks of rows
-or of k is zero.
+or of k is zero. Rows that dot products multiply are one behind the other.
 """
 
 from __future__ import annotations
 
 from rlx.lowering import amx
+from rlx.lowering.bf16_products import joined, pairs
 from rlx.lowering.byte_rows import Activations
 from rlx.lowering.emitter import Function, Module
 from rlx.lowering.formats import (
@@ -19,7 +20,7 @@ from rlx.lowering.formats import (
     chunk_scales,
     load_column,
 )
-from rlx.lowering.gemm_tile_plan import element_of
+from rlx.lowering.gemm_tile_plan import RowCopies, element_of
 from rlx.lowering.gemm_unit import OF_ROW, SUMS, Rows
 from rlx.lowering.target import PANEL
 from rlx.lowering.values import Value, i64
@@ -31,7 +32,7 @@ def copy_rows(
     f: Function, rows: Rows, first: Value, count: Value, tiles: Value, steps: Value
 ) -> None:
     """
-    Emit the copy of `count` rows from `first` on to tiles `[count / 16][k / depth]`.
+    Emit the copy of `count` rows from `first` on to where `RowCopies` has them.
 
     What is kept of rows that become bytes goes to `[count][OF_ROW]`.
     """
@@ -40,18 +41,12 @@ def copy_rows(
 
 
 def _copier(module: Module, rows: Rows) -> str:
-    depth = element_of(rows).depth
-    steps = -(-rows.k // depth)
+    depth, copies = element_of(rows).depth, RowCopies.of(module.target, rows)
     whole, left = divmod(rows.k, depth)
 
     def body(f: Function) -> None:
         a, tiles, count, row_steps = f.params
         activations = Activations(f, rows)
-
-        def target(r: Value) -> Value:
-            """Return where a row's first tile is."""
-            block = f.at(tiles, f.lshr(r, 4), steps * amx.TILE_BYTES)
-            return f.at(block, f.and_(r, amx.ROWS - 1), amx.ROW_BYTES)
 
         def numbers(source: Value, s: Value, count: int = amx.DEPTH) -> Value:
             """Return the s-th 32 numbers of a row as bf16, zeros after `count`."""
@@ -63,14 +58,14 @@ def _copier(module: Module, rows: Rows) -> str:
                 f.load_masked(SUMS, f.at(at, 4 * n), f.vector("i1", live[n : n + PANEL]))
                 for n in (0, PANEL)
             ]
-            return amx.joined(f, *halves)
+            return joined(f, *halves)
 
         def row(r: Value, _: list[Value]) -> list[Value]:
-            source, to = f.at(a, r, rows.stride), target(r)
+            source, to = f.at(a, r, rows.stride), copies.at(f, tiles, r)
             how = activations.kept(source, f.at(row_steps, r, OF_ROW)) if rows.bytes else None
 
             def step(s: Value, count: int = depth) -> list[Value]:
-                at, size = f.at(to, s, amx.TILE_BYTES), amx.ROW_BYTES
+                at, size = f.at(to, s, copies.step), amx.ROW_BYTES
                 if how is not None:
                     parts = activations.parts(source, s, count, how)
                     size //= len(parts)
@@ -86,16 +81,17 @@ def _copier(module: Module, rows: Rows) -> str:
             return []
 
         def empty(r: Value, _: list[Value]) -> list[Value]:
-            to = target(r)
+            to = copies.at(f, tiles, r)
 
             def step(s: Value, _: list[Value]) -> list[Value]:
-                f.store(f.zero(_TILE_ROW), f.at(to, s, amx.TILE_BYTES), align=64)
+                f.store(f.zero(_TILE_ROW), f.at(to, s, copies.step), align=64)
                 return []
 
-            return f.for_(0, steps, 1, [], step)
+            return f.for_(0, copies.steps, 1, [], step)
 
         f.for_(0, count, 1, [], row)
-        f.for_(count, f.and_(f.add(count, amx.ROWS - 1), -amx.ROWS), 1, [], empty)
+        if copies.tiles:
+            f.for_(count, f.and_(f.add(count, amx.ROWS - 1), -amx.ROWS), 1, [], empty)
         f.ret()
 
     params = [("ptr", "a"), ("ptr", "tiles"), ("i64", "count"), ("ptr", "steps")]
@@ -122,13 +118,13 @@ def _filler(module: Module, name: str) -> str:
             columns = chunk_columns(f, form, at, scales)
             to = f.at(out, i, amx.TILE_BYTES)
             for j in range(amx.ROWS):
-                both = amx.pairs(f, *columns[2 * j : 2 * j + 2])
+                both = pairs(f, *columns[2 * j : 2 * j + 2])
                 f.store(both, f.at(to, j * amx.ROW_BYTES), align=64)
             return []
 
         def pair(j: Value, _: list[Value]) -> list[Value]:
             columns = [load_column(f, name, panel, f.add(f.mul(j, 2), n)) for n in range(2)]
-            f.store(amx.pairs(f, *columns), f.at(out, j, amx.ROW_BYTES), align=64)
+            f.store(pairs(f, *columns), f.at(out, j, amx.ROW_BYTES), align=64)
             return []
 
         def rest(j: Value, _: list[Value]) -> list[Value]:
@@ -139,7 +135,7 @@ def _filler(module: Module, name: str) -> str:
                 column = load_column(f, name, panel, f.umin(at, f.sub(length, 1)))
                 there = f.splat(f.icmp("slt", at, length), PANEL)
                 kept.append(f.select(there, column, f.zero(SUMS)))
-            f.store(amx.pairs(f, *kept), f.at(out, j, amx.ROW_BYTES), align=64)
+            f.store(pairs(f, *kept), f.at(out, j, amx.ROW_BYTES), align=64)
             return []
 
         if form.quantised:

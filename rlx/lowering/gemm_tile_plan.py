@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rlx.lowering import amx
+from rlx.lowering.bf16_products import has_bf16
 from rlx.lowering.contract import Group
 from rlx.lowering.emitter import Function
 from rlx.lowering.formats import BYTES, CHUNK, panel_bytes
@@ -22,13 +23,15 @@ _L2_ROWS = 768 * 1024
 """Bytes of rows that stay in the L2 cache while panels go by; on the stack."""
 _L2_PANELS = 1280 * 1024
 """Bytes of all panels that stay in the L2 cache while rows go by."""
+_APART = 64
+"""Bytes between rows for dot products, so that they fall into all sets of the caches."""
 _MOST_ROWS = 512
 _MOST_K = 16384
 
 
 def has_tiles(target: Target, k: int, bytes_: bool = False) -> bool:
-    """Return whether rows of k, of bf16 or as bytes, are multiplied on the matrix unit."""
-    has = amx.has_amx_bytes if bytes_ else amx.has_amx
+    """Return whether rows of k, of bf16 or as bytes, are multiplied as tiles."""
+    has = amx.has_amx_bytes if bytes_ else has_bf16
     return has(target) and k <= _MOST_K
 
 
@@ -44,6 +47,40 @@ def are_ready(groups: Sequence[Group], k: int) -> bool:
 def element_of(rows: Rows) -> amx.Element:
     """Return what rows are multiplied as."""
     return amx.BYTES if rows.bytes else amx.BF16
+
+
+def on_unit(target: Target, rows: Rows) -> bool:
+    """Return whether rows become tiles of the matrix unit, and not rows for dot products."""
+    return rows.bytes or amx.has_amx(target)
+
+
+@dataclass(frozen=True)
+class RowCopies:
+    """Where rows are copied to: `[rows / 16][steps][16]` lines, or one row behind the other."""
+
+    steps: int
+    tiles: bool
+
+    @property
+    def row(self) -> int:
+        """Return the bytes of a row, of which those of 16 are a multiple of a tile's."""
+        return self.steps * amx.ROW_BYTES + (0 if self.tiles else _APART)
+
+    @property
+    def step(self) -> int:
+        """Return the bytes from a row's line to its next."""
+        return amx.TILE_BYTES if self.tiles else amx.ROW_BYTES
+
+    @staticmethod
+    def of(target: Target, rows: Rows) -> RowCopies:
+        return RowCopies(-(-rows.k // element_of(rows).depth), on_unit(target, rows))
+
+    def at(self, f: Function, start: Value, row: Value) -> Value:
+        """Return where a row's first line is."""
+        if not self.tiles:
+            return f.at(start, row, self.row)
+        block = f.at(start, f.lshr(row, 4), self.steps * amx.TILE_BYTES)
+        return f.at(block, f.and_(row, amx.ROWS - 1), amx.ROW_BYTES)
 
 
 @dataclass(frozen=True)
@@ -65,10 +102,10 @@ class TileProduct(Units):
         panels that are tiles already, and stay in L2, pass by one block of rows after the other:
         its outputs lie close together, and their lines are written in order.
         """
-        element = element_of(rows)
-        row_bytes = -(-rows.k // element.depth) * amx.ROW_BYTES
+        row_bytes = RowCopies.of(f.target, rows).row
+        tile_bytes = -(-rows.k // element_of(rows).depth) * amx.TILE_BYTES
         panels = sum(group.panels * len(group.formats) for group in groups)
-        fits = HIGH * row_bytes <= _L1_TILES and panels * amx.ROWS * row_bytes <= _L2_PANELS
+        fits = HIGH * row_bytes <= _L1_TILES and panels * tile_bytes <= _L2_PANELS
         passing = fits and are_ready(groups, rows.k)
         across = max(2, *(len(group.formats) for group in groups))
         most = min(_MOST_ROWS, _L2_ROWS // row_bytes, SCRATCH // (LINE * across))
@@ -85,9 +122,13 @@ class TileProduct(Units):
         return 2 if self.across % 2 == 0 else 1
 
     @property
+    def copies(self) -> RowCopies:
+        return RowCopies.of(self.f.target, self.rows)
+
+    @property
     def steps(self) -> int:
         """Return the tiles of a row."""
-        return -(-self.k // self.element.depth)
+        return self.copies.steps
 
     @property
     def element(self) -> amx.Element:

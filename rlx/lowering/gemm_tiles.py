@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from rlx.lowering import amx
+from rlx.lowering.bf16_products import all_tiles, multiply_rows
 from rlx.lowering.contract import Group
 from rlx.lowering.emitter import Function
 from rlx.lowering.formats import FORMATS, heads_at
@@ -76,7 +77,7 @@ def emit_tiles(
     """
     products = TileProduct.of(f, rows, groups)
     parts = _Parts.of(products, nth, are_ready(groups, rows.k))
-    tiles = f.scratch("rows", products[0].at_once * products[0].steps * amx.ROW_BYTES)
+    tiles = f.scratch("rows", products[0].at_once * products[0].copies.row)
     panels = f.scratch("panels", max(p.tile_bytes * p.across for p in products))
     row_steps = f.scratch("steps", products[0].at_once * OF_ROW)
     sums = f.scratch("sums", max(p.waiting * p.across * LINE for p in products))
@@ -103,9 +104,8 @@ def emit_tiles(
 
         return f.for_(top, bottom, products[0].at_once, copied, some_rows)
 
-    amx.configure(f)
-    emit_in_turn(f, turns, parts.count, nth, [i64(-1)], part)
-    amx.release(f)
+    with all_tiles(f):
+        emit_in_turn(f, turns, parts.count, nth, [i64(-1)], part)
 
 
 @dataclass(frozen=True)
@@ -199,8 +199,7 @@ class _Kernel:
             def rows(r: Value, before: list[Value]) -> list[Value]:
                 own = f.umin(f.sub(self.count, r), HIGH)
                 now = _Pending(unit, r, f.select(last, own, i64(0)))
-                two = f.icmp("ugt", own, amx.ROWS)
-                self._block(panels, now, k0, length, _Pending(*before), two, ahead)
+                self._block(panels, now, own, k0, length, _Pending(*before), ahead)
                 return now.values
 
             return [f.add(k0, length), *f.for_(0, self.count, HIGH, rest, rows)]
@@ -290,20 +289,20 @@ class _Kernel:
         self,
         panels: Sequence[Value],
         now: _Pending,
+        own: Value,
         k0: Value,
         length: Value,
         before: _Pending,
-        two: Value,
         ahead: AskStep | None,
     ) -> None:
         """
-        Multiply one tile of rows, or two, with a unit's panels, `length` of k from k0 on.
+        Multiply a block of `own` rows with a unit's panels, `length` of k from k0 on.
 
         Meanwhile the block before is handed on, some rows at each of the first steps, and memory is
         asked for what the epilogue of this one wants, and `ahead`.
         """
         p, f, r = self.p, self.p.f, now.row
-        a = f.at(f.at(self.tiles, r, p.steps * amx.ROW_BYTES), k0, p.per_k)
+        a = f.at(f.at(self.tiles, r, p.copies.row), k0, p.copies.step // p.element.depth)
         steps = p.steps_of(length)
         # The steps of the unit that came before.
         earlier = f.mul(p.steps_of(k0), p.blocks_of(self.count))
@@ -320,7 +319,15 @@ class _Kernel:
                 if ahead:
                     ahead(f.add(done, s))
 
-            self._tiles(a, b, c, steps, f.icmp("ne", k0, 0), two, None if column else meanwhile)
+            more = f.icmp("ne", k0, 0)
+            if p.copies.tiles:
+                two = f.icmp("ugt", own, amx.ROWS)
+                self._tiles(a, b, c, steps, more, two, None if column else meanwhile)
+                continue
+            if not column:
+                f.for_(0, steps, 1, [], lambda s, none, also=meanwhile: also(s) or none)
+            stride, across = p.copies.row, p.across * LINE
+            multiply_rows(f, a, stride, b, amx.TILE_BYTES, c, across, own, steps, more)
 
     def _tiles(
         self,

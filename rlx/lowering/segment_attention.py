@@ -14,7 +14,6 @@ from xdsl.dialects.builtin import bf16, f32
 from xdsl.ir import SSAValue
 
 from rlx.dialects.common import dims_of, element_of
-from rlx.lowering.amx import release
 from rlx.lowering.attention_blocks import QUERIES, Blocks
 from rlx.lowering.body import Body, width_of
 from rlx.lowering.dot_blocks import Shapes
@@ -35,15 +34,15 @@ def emit(body: Body) -> None:
 
 
 def _emit_tiles(body: Body, op: SegmentAttentionOp) -> None:
-    # Not every program has a matrix unit to use.
-    from rlx.lowering.segment_tiles import TileAttention, configured
+    # Not every program multiplies bf16.
+    from rlx.lowering.bf16_products import all_tiles
+    from rlx.lowering.segment_tiles import TileAttention
 
     tiles = TileAttention.of(body, op)
     heads = width_of(op.args[0]) // op.option("head_dim")
     rows = body.size(dims_of(op.args[0].type)[0])
-    configured(body.f)
-    for_units(body, op.args[3], rows, heads, tiles.most, tiles.unit)
-    release(body.f)
+    with all_tiles(body.f):
+        for_units(body, op.args[3], rows, heads, tiles.most, tiles.unit)
 
 
 def _emit_blocks(body: Body, op: SegmentAttentionOp) -> None:

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 from rlx.errors import RlxError
 from rlx.lowering import amx
 from rlx.lowering.attention_stack import HIGH, SCORES, SPAN, WEIGHTS, Stack, exp2_of_weights
+from rlx.lowering.bf16_products import has_bf16, joined, multiply_rows
 from rlx.lowering.body import Body, width_of
 from rlx.lowering.emitter import Function
 from rlx.lowering.kv_cache import LINE
@@ -27,7 +28,7 @@ from rlx.lowering.online_softmax import larger_of
 from rlx.lowering.rows import VECTOR
 from rlx.lowering.scan_chunks import transposed
 from rlx.lowering.target import PANEL
-from rlx.lowering.values import Value, f32
+from rlx.lowering.values import Value, f32, i64
 
 if TYPE_CHECKING:
     from rlx.ops.segments import SegmentAttentionOp
@@ -58,11 +59,11 @@ class TileAttention:
 
     @staticmethod
     def of(body: Body, op: SegmentAttentionOp) -> TileAttention:
-        """Raise RlxError for a target without a matrix unit, and for heads that are no tiles."""
+        """Raise RlxError for a target that has no products of bf16, and for heads of no tiles."""
         f, head_dim = body.f, int(op.option("head_dim"))
-        if not amx.has_amx(f.target) or head_dim % amx.DEPTH:
+        if not has_bf16(f.target) or head_dim % amx.DEPTH:
             raise RlxError(
-                f"{op.name}: bf16 needs a CPU with a matrix unit, and heads of a multiple of "
+                f"{op.name}: bf16 needs a CPU that multiplies it, and heads of a multiple of "
                 f"{amx.DEPTH} features, got {head_dim}: cast its operands to f32"
             )
         q, k, v = (body.pointers[x] for x in op.args[:3])
@@ -164,12 +165,12 @@ class TileAttention:
         f = self.f
         state, sums = f.at(self.stack.state, b, 8), f.at(self.stack.sums, b, 2 * self.row)
         self._load_queries(q, rows)
-        self._scores(self._whole(keys))
+        self._scores(rows, self._whole(keys))
         f.for_(0, rows, _ROWS, [], lambda r, _: self._softmax(r, keys, state, first) or [])
 
         f.if_(first, list, lambda: self.stack.rescale(f, sums, rows))
         for c in range(0, self.chunks, 2):
-            self._values(f.at(sums, c * LINE), c, self._whole(keys), first)
+            self._values(f.at(sums, c * LINE), c, rows, self._whole(keys), first)
 
     def _load_queries(self, q: Value, rows: Value) -> None:
         """Copy a block's queries; beyond the last one it comes again."""
@@ -184,9 +185,12 @@ class TileAttention:
 
         f.for_(0, HIGH, 1, [], row)
 
-    def _scores(self, keys: Value) -> None:
+    def _scores(self, rows: Value, keys: Value) -> None:
         """Write the scores of a block's queries on so many keys, a multiple of 32."""
         f = self.f
+        if not amx.has_amx(f.target):
+            self._dot_scores(rows, keys)
+            return
 
         def pair(j: Value, _: list[Value]) -> list[Value]:
             at = f.at(self.stack.key_tiles, j, self.row)
@@ -207,6 +211,23 @@ class TileAttention:
             return []
 
         f.for_(0, keys, amx.DEPTH, [], pair)
+
+    def _dot_scores(self, rows: Value, keys: Value) -> None:
+        """Write the scores of a block's queries by dot products."""
+        f, of_panel = self.f, self.steps * amx.TILE_BYTES
+        # Softmax takes some rows together.
+        rows = f.and_(f.add(rows, _ROWS - 1), -_ROWS)
+
+        def two(j: Value, _: list[Value]) -> list[Value]:
+            at = f.at(self.stack.key_tiles, j, self.row)
+            panels, to = [at, f.at(at, of_panel)], f.at(self.stack.scores, j, 4)
+            multiply_rows(
+                f, self.stack.queries, self.row, panels, amx.TILE_BYTES, to, SCORES,
+                rows, i64(self.steps), Value("i1", "false"),
+            )  # fmt: skip
+            return []
+
+        f.for_(0, keys, 2 * PANEL, [], two)
 
     def _softmax(self, r: Value, keys: Value, state: Value, first: Value) -> None:
         """Make weights of some rows' scores, zero beyond the last key, and update their states."""
@@ -246,7 +267,7 @@ class TileAttention:
         def weigh(n: int, at: Value, values: list[Value], total: Value) -> Value:
             both = [exp2_of_weights(f, f.fma(v, scale, shifts[n])) for v in values]
             to = f.at(f.at(self.stack.weights, rows[n], WEIGHTS), at, _WORD)
-            f.store(amx.joined(f, *both), to, align=64)
+            f.store(joined(f, *both), to, align=64)
             return f.fadd(total, f.fadd(*both))
 
         def weigh_all(at: Value, totals: list[Value]) -> list[Value]:
@@ -269,9 +290,16 @@ class TileAttention:
             f.store(top, f.at(state, row, 4))
             f.store(total, f.at(totals_at, row, 4))
 
-    def _values(self, sums: Value, chunk: int, keys: Value, first: Value) -> None:
+    def _values(self, sums: Value, chunk: int, rows: Value, keys: Value, first: Value) -> None:
         """Add weights times values to two tiles of features of a block's rows, from `chunk` on."""
         f, row = self.f, 2 * self.row
+        if not amx.has_amx(f.target):
+            panels = [f.at(self.stack.value_tiles, (chunk + n) * amx.TILE_BYTES) for n in range(2)]
+            multiply_rows(
+                f, self.stack.weights, WEIGHTS, panels, self.chunks * amx.TILE_BYTES,
+                sums, row, rows, f.lshr(keys, 5), f.xor(first, 1),
+            )  # fmt: skip
+            return
         spots = [f.at(sums, c // 2 * amx.ROWS * row + c % 2 * LINE) for c in range(4)]
 
         def each(emit: Callable[[int, Value], None]) -> list[Value]:
@@ -311,7 +339,7 @@ class TileAttention:
             own, to = f.at(sums, r, 2 * self.row), f.at(out, r, self.stride)
             for c in range(0, self.chunks, 2):
                 both = [f.fmul(f.load(VECTOR, f.at(own, (c + n) * LINE)), inverse) for n in (0, 1)]
-                f.store(amx.joined(f, *both), f.at(to, c * LINE // 2), align=2)
+                f.store(joined(f, *both), f.at(to, c * LINE // 2), align=2)
             return []
 
         f.for_(0, rows, 1, [], row)
@@ -330,8 +358,3 @@ def _largest(f: Function, v: Value) -> Value:
 def _blocks(head_dim: int) -> int:
     """Return the blocks of queries of a unit, at most."""
     return max(1, _SUMS // (HIGH * head_dim * 4))
-
-
-def configured(f: Function) -> None:
-    """Configure all tiles at their full size."""
-    amx.configure(f)

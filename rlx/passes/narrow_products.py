@@ -65,6 +65,10 @@ def _narrow_weight(pack: mir.PackOp) -> None:
         Rewriter.replace_op(pack, new)
 
 
+def _outside_kernels(module: ModuleOp) -> list[Operation]:
+    return [op for op in module.walk() if not isinstance(op.parent_op(), mir.KernelOp)]
+
+
 def _beside_attention(module: ModuleOp) -> set[Operation]:
     """Return the products that no other product parts from attention, which takes or gives them."""
     found: set[Operation] = set()
@@ -119,7 +123,8 @@ class NarrowProductsPass(ModulePass):
     It does so where the module's `rlx.products` is "bf16", and nothing where that is missing. With
     "bf16-weights" matrices of f32 and f16 are packed as bf16 too, where nothing else reads them;
     with "int8" products take panels of i8 of matrices of f32, f16 and bf16, but for those that
-    attention takes or gives: what softmax makes of a small error is none.
+    attention takes or gives: what softmax makes of a small error is none. "int8-f32" does that
+    alone, for a CPU on which products of bf16 are none faster.
     Operations that are in a kernel already, and those of one row, stay.
     """
 
@@ -129,21 +134,24 @@ class NarrowProductsPass(ModulePass):
         wanted = op.attributes.get(lir.PRODUCTS)
         if wanted is None:
             return
-        known = [StringAttr(name) for name in ("bf16", "bf16-weights", "int8")]
+        known = [StringAttr(name) for name in ("bf16", "bf16-weights", "int8", "int8-f32")]
         if wanted not in known:
             names = ", ".join(map(str, known))
             raise RlxError(f"{lir.PRODUCTS}: expected one of {names}, got {wanted}")
-        exempt = _beside_attention(op) if wanted == known[2] else set[Operation]()
+        if wanted in known[2:]:
+            exempt = _beside_attention(op)
+            for inner in _outside_kernels(op):
+                if isinstance(inner, mir.MatmulOp) and _has_many_rows(inner.input):
+                    if inner not in exempt:
+                        _take_bytes(inner)
+        if wanted == known[3]:
+            return
         narrow: dict[SSAValue, SSAValue] = {}
-        for inner in list(op.walk()):
-            if isinstance(inner.parent_op(), mir.KernelOp):
-                continue
+        for inner in _outside_kernels(op):
             if isinstance(inner, mir.MatmulOp) and _has_many_rows(inner.input):
                 if inner.input not in narrow:
                     narrow[inner.input] = _cast(inner.input, inner, InsertPoint.before(inner))
                 inner.operands[0] = narrow[inner.input]
-                if wanted == known[2] and inner not in exempt:
-                    _take_bytes(inner)
             elif isinstance(inner, mir.AttentionOp) and _has_many_rows(inner.query):
                 query = _cast(inner.query, inner, InsertPoint.before(inner))
                 head_dim, scale = inner.head_dim.value.data, inner.scale.value.data

@@ -13,6 +13,7 @@ from xdsl.dialects.builtin import ModuleOp
 
 from rlx.flow.source import MapWeights
 from rlx.functions import CompiledFunction, build
+from rlx.lowering.bf16_products import has_bf16
 from rlx.lowering.emitter import Function, Module
 from rlx.lowering.target import Target
 from rlx.runtime import jit
@@ -28,6 +29,18 @@ def levels() -> list[str]:
     x86 = ["generic", "haswell", "alderlake", "x86-64-v4"]
     names = x86 if host.triple.startswith("x86_64") else []
     return [name for name in names if host.has(*Target.named(name).features)] + ["host"]
+
+
+def product_levels() -> list[str]:
+    """Return those, and a CPU that multiplies in other ways, if this one runs its code."""
+    *first, last = levels()
+    other = "icelake-server" if Target.host().reads_in_order else "znver4"
+    return [*first, *([other] if Target.named(other).runs_on(Target.host()) else []), last]
+
+
+def bf16_levels() -> list[str]:
+    """Return those that multiply bf16 faster than f32."""
+    return [name for name in product_levels() if has_bf16(Target.named(name))]
 
 
 def on_threads(

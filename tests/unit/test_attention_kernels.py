@@ -8,6 +8,7 @@ import pytest
 from kernels import (
     Buffer,
     Kernel,
+    bf16_levels,
     call_on_threads,
     compile_kernel,
     levels,
@@ -80,7 +81,7 @@ def prefill_kernel(level: str, a: Attention) -> Kernel:
 
 
 def narrow_kernel(level: str, a: Attention) -> Kernel:
-    """Return the kernel of bf16 queries: on the matrix unit where the level has one."""
+    """Return the kernel of bf16 queries: of tiles where the level multiplies bf16."""
 
     def body(f: Function) -> None:
         *operands, tid, nth, turns = f.params
@@ -148,7 +149,7 @@ class Case:
 
 
 @pytest.mark.sample(10)
-@pytest.mark.parametrize("level", [levels()[0], levels()[-1]])
+@pytest.mark.parametrize("level", [levels()[0], *dict.fromkeys([*bf16_levels(), "host"])])
 @pytest.mark.parametrize("shape", [*SHAPES, (12, 1, 64), (3, 3, 32), (40, 2, 96)])
 @every_format
 def test_prefill_of_bf16_queries(shape: tuple[int, int, int], level: str, kept: str):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
 
 import gguf
@@ -11,11 +13,12 @@ import pytest
 from kernels import (
     Buffer,
     Kernel,
+    bf16_levels,
     call_on_threads,
     compile_kernel,
-    levels,
     module_of,
     nmse,
+    product_levels,
 )
 from ml_dtypes import bfloat16
 
@@ -39,7 +42,8 @@ from rlx.lowering.target import Target
 from rlx.lowering.values import Value
 from rlx.runtime import jit
 
-LEVELS = levels()
+LEVELS = product_levels()
+LEVELS_OF_BF16 = [LEVELS[0], *dict.fromkeys([*bf16_levels(), LEVELS[-1]])]
 Weight = tuple[np.ndarray, np.ndarray]
 """The bytes [n, row bytes] in GGUF's layout, and the values [n, k] in float64."""
 
@@ -491,7 +495,7 @@ BF16_ROWS = (0, 1, 2, 15, 16, 17, 31, 32, 33, 47, 48, 49, 64, 95)
 
 
 @pytest.mark.sample(14)
-@pytest.mark.parametrize("level", [LEVELS[0], LEVELS[-1]])
+@pytest.mark.parametrize("level", LEVELS_OF_BF16)
 @pytest.mark.parametrize("name", FORMATS)
 def test_gemm_of_bf16_rows(name: str, level: str):
     """Sums are f32; weights are rounded as rows are, where the target multiplies tiles."""
@@ -500,14 +504,14 @@ def test_gemm_of_bf16_rows(name: str, level: str):
         check_gemm(level, [Group((name,), n)], k, 2 * k + 10, BF16_ROWS, 1e-9, "bfloat")
 
 
-@pytest.mark.parametrize("level", [LEVELS[0], LEVELS[-1]])
+@pytest.mark.parametrize("level", LEVELS_OF_BF16)
 def test_gemm_of_bf16_rows_of_any_k(level: str):
     for k in (1, 31, 32, 33, 47, 63, 64, 65, 97, 1281, 2560):
         for name in ("f32", "f16", "bf16"):
             check_gemm(level, [Group((name,), 33)], k, 2 * k, (1, 16, 50), 1e-9, "bfloat")
 
 
-@pytest.mark.parametrize("level", [LEVELS[0], LEVELS[-1]])
+@pytest.mark.parametrize("level", LEVELS_OF_BF16)
 def test_gemm_of_bf16_rows_in_groups_and_blocks(level: str):
     groups = [
         Group(("q4_1", "q8_0"), 48),
@@ -521,7 +525,7 @@ def test_gemm_of_bf16_rows_in_groups_and_blocks(level: str):
     check_gemm(level, [Group(("f16", "f16"), 16)], 4111, 2 * 4111, (1, 1030), 1e-9, "bfloat")
 
 
-@pytest.mark.parametrize("level", [LEVELS[0], LEVELS[-1]])
+@pytest.mark.parametrize("level", LEVELS_OF_BF16)
 def test_gemm_of_bf16_rows_with_panels_that_are_tiles(level: str):
     """Panels pass by blocks of rows where they stay in L2; else rows by panels, in blocks of k."""
     for n, k in ((80, 640), (1100, 576), (1060, 608), (70, 672), (48, 1536)):
@@ -624,3 +628,28 @@ def test_errors():
 
     with pytest.raises(RlxError, match=r"the groups have \[1\] weights, and \[0\] pointers"):
         module_of("host", [("ptr", "p")], empty)
+
+
+SCHEDULES = {
+    "x86-64": ("x86-64", "znver1"),
+    "haswell": ("haswell", "znver3"),
+    "x86-64-v4": ("skylake-avx512", "znver5"),
+    "znver4": ("znver4", "znver5"),
+}
+"""Levels, and CPUs whose models LLVM orders their instructions by."""
+
+
+@pytest.mark.parametrize("element", ["float", "bfloat"])
+@pytest.mark.parametrize(
+    ("level", "cpu"), [(n, cpu) for n, cpus in SCHEDULES.items() for cpu in cpus]
+)
+def test_sums_stay_in_registers(level: str, cpu: str, element: str):
+    """LLVM may order loads so early that sums are spilled: half the speed."""
+    target = replace(Target.named(level), cpu=cpu)
+    text = Gemm(level, 64, [Group(("q4_1",), 32)], 256, element).module.text
+    text = text.replace(f'"target-cpu"="{Target.named(level).cpu}"', f'"target-cpu"="{cpu}"')
+    assembly = jit.assembly(text, target)
+    functions = re.findall(r"^(gemm\.tile_|bf16\.rows_)(.*?)^\.Lfunc_end", assembly, re.M | re.S)
+    assert functions
+    for name, code in functions:
+        assert not re.search(r"mm\d+, -?\d*\(%rsp\)", code), f"{name}{code[:40]}"

@@ -13,11 +13,13 @@ import ml_dtypes
 import numpy as np
 import pytest
 from encoders import CLS, SEP, SIZES, bert_arrays, bert_config, embed, write_bert
+from kernels import levels, nmse
 from oracles import inputs
 
 import rlx
 from rlx import encoders
 from rlx.errors import RlxError
+from rlx.lowering import target
 from rlx.lowering.target import Target, usable_cores
 from rlx.runtime.encoder import TextEncoder, packed
 
@@ -297,6 +299,17 @@ def test_weights_of_another_dtype(tmp_path: Path):
     arrays[name] = arrays[name].astype(np.float64)
     with pytest.raises(RlxError, match=f"'{name}': the dtype F64 is not supported: expected F32"):
         load(write_bert(tmp_path / "m", arrays))
+
+
+@pytest.mark.parametrize("level", levels()[:-1])
+def test_every_precision_on_lesser_cpus(
+    level: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(target, "_host", lambda: Target.named(level))
+    folder, texts = write_bert(tmp_path / "m"), [[1, 2], [3, 7, 4], [5, 6, 7, 2, 9]]
+    exact = load(folder, precision="exact").encode(texts)
+    for precision, limit in (("auto", 1e-12), ("fast", 1e-9), ("int8", 1e-2)):
+        assert nmse(load(folder, precision=precision).encode(texts), exact) < limit
 
 
 @pytest.mark.parametrize("precision", ["exact", "int8"])

@@ -1,4 +1,4 @@
-"""Kernels of packed sequences: at every level in f32 and f64, and of bf16 on the matrix unit."""
+"""Kernels of packed sequences: at every level in f32 and f64, and of bf16 where it is fast."""
 
 from __future__ import annotations
 
@@ -10,19 +10,17 @@ import ml_dtypes
 import numpy as np
 import pytest
 from bodies import Compiled, block_of, typed
-from kernels import levels, nmse
+from kernels import bf16_levels, levels, nmse
 from xdsl.utils.exceptions import VerifyException
 
 from rlx.errors import RlxError
 from rlx.lowering import segment_attention, segment_mean
-from rlx.lowering.amx import has_amx
 from rlx.lowering.segment_tiles import SPAN
-from rlx.lowering.target import Target
 from rlx.ops.segments import SegmentAttentionOp, SegmentMeanOp
 
 LEVELS = levels()
 DIMS = ("rows", "segments")
-needs_amx = pytest.mark.skipif(not has_amx(Target.host()), reason="needs a matrix unit")
+at_levels_of_bf16 = pytest.mark.parametrize("level", bf16_levels())
 
 
 @cache
@@ -90,12 +88,12 @@ def test_attention_of_packed_sequences(level: str, dtype: Any, lengths: list[int
 
 
 @pytest.mark.sample(12)
-@needs_amx
+@at_levels_of_bf16
 @pytest.mark.parametrize("lengths", [*LENGTHS, [SPAN - 1, SPAN, SPAN + 1], [700], [600, 513, 40]])
 @pytest.mark.parametrize(("heads", "head_dim"), [(3, 32), (2, 64), (1, 96), (1, 256)])
-def test_attention_on_the_matrix_unit(lengths: list[int], heads: int, head_dim: int):
+def test_attention_of_tiles(lengths: list[int], heads: int, head_dim: int, level: str):
     bf16 = ml_dtypes.bfloat16
-    kernel = attention("host", bf16, heads, head_dim, 0.25)
+    kernel = attention(level, bf16, heads, head_dim, 0.25)
     arrays = drawn(2, lengths, heads * head_dim, bf16)
     got = run(kernel, arrays, 1)
     assert nmse(got.astype(np.float64), wanted(*arrays[:3], lengths, heads, 0.25)) < 2e-5
@@ -104,10 +102,10 @@ def test_attention_on_the_matrix_unit(lengths: list[int], heads: int, head_dim: 
         np.testing.assert_array_equal(again.view(np.uint16), got.view(np.uint16))
 
 
-@needs_amx
-def test_a_sequence_does_not_depend_on_others():
+@at_levels_of_bf16
+def test_a_sequence_does_not_depend_on_others(level: str):
     bf16, lengths = ml_dtypes.bfloat16, [70, 300, 3, 45]
-    kernel = attention("host", bf16, 2, 32)
+    kernel = attention(level, bf16, 2, 32)
     arrays = drawn(3, lengths, 64, bf16)
     together = run(kernel, arrays, 2)
     for first, length in zip(arrays[3], lengths, strict=True):
@@ -117,20 +115,20 @@ def test_a_sequence_does_not_depend_on_others():
         np.testing.assert_array_equal(alone.view(np.uint16), together[part].view(np.uint16))
 
 
-@needs_amx
-def test_large_scores_and_equal_ones():
+@at_levels_of_bf16
+def test_large_scores_and_equal_ones(level: str):
     """A softmax that is one weight, or all the same."""
     bf16 = ml_dtypes.bfloat16
     arrays = drawn(4, [300], 32, bf16)
     for factor in (0.0, 100.0):
         scaled = [(arrays[0].astype(np.float32) * factor).astype(bf16), *arrays[1:]]
-        got = run(attention("host", bf16, 1, 32), scaled, 1)
+        got = run(attention(level, bf16, 1, 32), scaled, 1)
         assert nmse(got.astype(np.float64), wanted(*scaled[:3], [300], 1, 0.0)) < 2e-5
 
 
-def test_bf16_needs_a_matrix_unit_and_whole_tiles():
+def test_bf16_needs_its_products_and_whole_tiles():
     for level, head_dim in (("generic", 32), ("x86-64-v4", 32), ("sapphirerapids", 16)):
-        with pytest.raises(RlxError, match=r"bf16 needs a CPU with a matrix unit, and heads of"):
+        with pytest.raises(RlxError, match=r"bf16 needs a CPU that multiplies it, and heads of"):
             attention(level, ml_dtypes.bfloat16, 1, head_dim)
 
 
