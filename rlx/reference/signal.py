@@ -9,7 +9,7 @@ import numpy as np
 
 from rlx.dialects import signal
 from rlx.reference.elements import Array
-from rlx.reference.interpreter import Scope, evaluate
+from rlx.reference.scope import Scope, evaluate
 
 
 def fft(x: Array, inverse: bool = False, norm: Any = "backward") -> Array:

@@ -13,7 +13,7 @@ from references import ELEMENTS, close, program, run, same, typed
 from rlx.dialects import infer, mir
 from rlx.errors import RlxError
 from rlx.passes.source import context, parse
-from rlx.reference import Reference, constant, dense, fold, interpreter
+from rlx.reference import Reference, constant, dense, fold, meanings
 
 # Constants, reductions, norms and products
 
@@ -262,7 +262,7 @@ def test_a_branch_that_is_not_taken_does_not_run(monkeypatch: pytest.MonkeyPatch
     assert answer(True, 5) == -5
     assert answer(False, 300_000) == 2_100_000
     assert answer(False, 2_000_000) == 2_000_000
-    monkeypatch.setattr(interpreter, "MAX_TURNS", 50)
+    monkeypatch.setattr(meanings, "MAX_TURNS", 50)
     with pytest.raises(RlxError, match=r"mir\.while: its condition still holds after 50 turns"):
         answer(False, 0)
 
