@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from math import inf
 from numbers import Real
 from operator import index
-from typing import SupportsIndex
+from typing import Any, SupportsIndex, cast
 
 from rlx.errors import RlxError
 
@@ -48,3 +48,10 @@ def choice(what: str, value: object, options: Sequence[str]) -> str:
     if isinstance(value, str) and value in options:
         return str(value)
     raise RlxError(f"{what}: expected one of {', '.join(options)}, got {value!r:.80}")
+
+
+def iterable(what: str, value: object, expected: str) -> Iterable[Any]:
+    """Return what is a sequence, or gives its items; raises RlxError for text and mappings too."""
+    if isinstance(value, str | bytes | Mapping) or not isinstance(value, Iterable):
+        raise RlxError(f"{what}: expected {expected}, got {value!r:.80}")
+    return cast(Iterable[Any], value)

@@ -175,6 +175,18 @@ def rlx_opt() -> Callable[..., Result]:
     return run_opt
 
 
+@pytest.fixture
+def call_seconds(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
+    """`call_seconds(s)` lets native calls take about so long."""
+    from rlx.runtime import batch, language, program
+
+    def let(seconds: float) -> None:
+        for module in (batch, language, program):
+            monkeypatch.setattr(module, "CALL_SECONDS", seconds)
+
+    return let
+
+
 def is_full() -> bool:
     return os.environ.get("RLX_FUZZ") == "full"
 

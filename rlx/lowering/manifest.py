@@ -148,6 +148,10 @@ class Manifest(NamedTuple):
     def free(self) -> list[str]:
         return [d.name for d in self.dims if d.free]
 
+    def most(self, dimension: str) -> int:
+        """Return the upper bound of a dimension."""
+        return next(d.high for d in self.dims if d.name == dimension)
+
     def bind(self, sizes: Mapping[str, int]) -> dict[str, int]:
         """
         Return the size of every dimension, given those of the free ones.

@@ -21,52 +21,24 @@ from rlx.errors import RlxError
 from rlx.lowering.abi import COUNTER_OFFSET, Sampling
 from rlx.runtime.memory import Segment
 from rlx.runtime.prefix import Prefix
-from rlx.runtime.program import Program
+from rlx.runtime.program import CALL_SECONDS, Program
+from rlx.runtime.request import Request, Settings, no_token
 from rlx.wording import several
 
 _COUNTER = COUNTER_OFFSET // 8
 """The word of a sequence's sampling that counts its draws."""
 
 
-class Request(NamedTuple):
-    """What is asked of a model, checked."""
-
-    prompt: list[int]
-    limit: int
-    """New tokens at most, no more than the context holds."""
-    sampling: Sampling
-    stops: frozenset[int]
-
-
-def no_token(number: int) -> RlxError:
-    """Return why an answer has no token, its `number`-th: none could be drawn."""
-    return RlxError(
-        f"token {number} of the answer: all logits before it are NaN: the model's weights are "
-        "damaged, or a value left the range of the format of keys and values (kv_cache: f16 "
-        "has none beyond 65,504, f32 and bf16 have)"
-    )
-
-
-def checked_token(token: int, number: int) -> int:
-    """Return an answer's token, its `number`-th; raises RlxError where none could be drawn."""
-    if token < 0:
-        raise no_token(number)
-    return token
-
-
 class Host(NamedTuple):
     """What a batch needs of its model."""
 
     program: Program
-    vocab: int
     chunk: int
     """Tokens of prompts that a step feeds at most."""
-    call_s: float
-    """Seconds that a native call takes at most, about."""
     reuse_prefix: bool
     turn: Callable[[], AbstractContextManager[None]]
-    request: Callable[..., Request]
-    """Checks the arguments of `Batch.add`."""
+    request: Callable[[str | Sequence[int], Settings], Request]
+    """Checks what is asked."""
     feed: Callable[[int, int, Sequence[int], Sampling, bool], int]
     """
     Feeds tokens through prefill, with a state at an address that has so many positions, and draws a
@@ -161,7 +133,8 @@ class Batch:
     def __init__(self, host: Host, slots: int):
         self.stats = BatchStats()
         self._host = host
-        stride = host.program.manifest.state_bytes
+        manifest = host.program.manifest
+        stride = manifest.state_bytes
         # Pages are there from when they are first written: a slot takes what its tokens need.
         state = Segment(slots * stride, sparse=True)
         self._state: Segment | None = state
@@ -170,14 +143,15 @@ class Batch:
         self._slots = [_Slot(state.address + start, start) for start in starts]
         self._queue: list[_Slot] = []
         """Slots in the order in which their answers came."""
-        self._step_s = host.call_s
+        self._step_s = CALL_SECONDS
         """What a step takes, about."""
         self._lock = threading.Lock()
         self._tokens = np.zeros(slots, np.int32)
         self._places = np.zeros((slots, 2), np.int64)
         self._sampling = np.zeros((slots, 4), np.uint64)
         self._ids = np.zeros(slots, np.int32)
-        self._logits = np.zeros((slots, host.vocab), np.float32)
+        logits = next(io for io in manifest.outputs if io.name == "logits")
+        self._logits = np.zeros((slots, int(logits.dims[-1])), np.float32)
 
     def __enter__(self) -> Self:
         return self
@@ -220,7 +194,8 @@ class Batch:
         RlxError as that does, where no slot is free, and where the batch is closed.
         """
         self._open_state()
-        request = self._host.request(prompt, max_tokens, temperature, top_k, top_p, seed, stop)
+        settings = Settings(max_tokens, temperature, top_k, top_p, seed, stop)
+        request = self._host.request(prompt, settings)
         answer = Answer(request)
         with self._lock:
             self._open_state()
@@ -325,10 +300,10 @@ class Batch:
             program.bind_input(name, array)
         program.bind_output("id", self._ids)
         program.bind_output("logits", self._logits)
-        call_s = self._host.call_s if self._step_s >= self._host.call_s else None
+        in_calls = self._step_s >= CALL_SECONDS
         before = time.perf_counter()
         with program.on_state(state):
-            program.step({"rows": len(running)}, call_s=call_s)
+            program.step({"rows": len(running)}, in_calls=in_calls)
         self._step_s = time.perf_counter() - before
         stats.decode_s += self._step_s
         stats.steps += 1

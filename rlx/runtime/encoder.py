@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Protocol, cast
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from rlx.checks import integer
+from rlx.checks import integer, iterable
 from rlx.errors import RlxError
 from rlx.runtime.program import Program
 from rlx.runtime.threads import Team
 from rlx.runtime.turns import Turns
 
-CALL_SECONDS = 0.03
-"""How long one native call may take, so that Ctrl-C is answered."""
 SHORT_ROWS = 128
-"""Rows that take no longer than that on any machine: they are one native call."""
+"""Rows that take no longer than a native call may, on any machine: they are one."""
 BATCH = 4096
 """Texts that become token ids at a time."""
 
@@ -86,7 +84,7 @@ class TextEncoder:
         self._make_tokenizer = make_tokenizer
         self._print_ir = print_ir
         self._program = program
-        self._rows = next(d.high for d in program.manifest.dims if d.name == "rows")
+        self._rows = program.manifest.most("rows")
         self._turns = Turns()
         self._tokens, self._positions, self._starts = (
             np.zeros(self._rows, np.int32) for _ in range(3)
@@ -158,7 +156,7 @@ class TextEncoder:
             start = end
         sizes = {"rows": start, "segments": len(texts)}
         before = time.perf_counter()
-        self._program.step(sizes, call_s=CALL_SECONDS if start > SHORT_ROWS else None)
+        self._program.step(sizes, in_calls=start > SHORT_ROWS)
         self.stats.encode_s += time.perf_counter() - before
         return self._embeddings[: len(texts)]
 
@@ -166,9 +164,7 @@ class TextEncoder:
 
     def _ids(self, texts: object) -> list[NDArray[np.int32]]:
         """Return the token ids of each text, checked and cut."""
-        if isinstance(texts, str | bytes | Mapping) or not isinstance(texts, Iterable):
-            raise RlxError(f"texts: expected a list of texts or of token ids, got {texts!r:.80}")
-        given = list(cast(Iterable[Any], texts))
+        given = list(iterable("texts", texts, "a list of texts or of token ids"))
         where = [i for i, text in enumerate(given) if isinstance(text, str)]
         for start in range(0, len(where), BATCH):
             some = where[start : start + BATCH]
@@ -186,9 +182,7 @@ class TextEncoder:
     def _checked(self, number: int, ids: object) -> NDArray[np.int32]:
         """Return the ids of a text as an array. Raises RlxError for what is none."""
         what = f"text {number}"
-        if isinstance(ids, bytes | Mapping) or not isinstance(ids, Iterable):
-            raise RlxError(f"{what}: expected a text or token ids, got {ids!r:.80}")
-        items = list(cast(Iterable[Any], ids))[: self.limit]
+        items = list(iterable(what, ids, "a text or token ids"))[: self.limit]
         if not items:
             raise RlxError(f"{what}: expected at least one token, got none")
         try:

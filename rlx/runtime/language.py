@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, cast
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from rlx.checks import boolean, integer, real
+from rlx.checks import integer, iterable
 from rlx.errors import RlxError
 from rlx.lowering.abi import Sampling
-from rlx.runtime.batch import Answer, Batch, BatchStats, Host, Request, checked_token
+from rlx.runtime.batch import Answer, Batch, BatchStats, Host
 from rlx.runtime.memory import Resident
 from rlx.runtime.pace import Pace
 from rlx.runtime.prefix import Prefix
-from rlx.runtime.program import Program
+from rlx.runtime.program import CALL_SECONDS, Program
 from rlx.runtime.recorder import Recorder
+from rlx.runtime.request import Request, Settings, checked_ids, checked_token
 from rlx.runtime.turns import Turns
 from rlx.wording import several
 
@@ -28,10 +29,6 @@ if TYPE_CHECKING:
     from rlx.frontends.tokenizer import Tokenizer
     from rlx.runtime.profile import Profile
     from rlx.runtime.threads import Team
-
-CALL_SECONDS = 0.03
-"""How long one native call may take, so that Ctrl-C is answered."""
-
 
 BATCH_SLOTS = 32
 """Answers that `generate_batch` makes at the same time, at most."""
@@ -131,7 +128,7 @@ class LanguageModel:
         """Gives what of this process is in memory now."""
         self._print_ir = print_ir
         self._make_batch_program = batch_program
-        self._chunk = next(d.high for d in prefill.manifest.dims if d.name == "seq")
+        self._chunk = prefill.manifest.most("seq")
         self.reuse_prefix = reuse_prefix
         """Whether what a prompt shares with the one before it is not computed again."""
         self._past = 0
@@ -194,14 +191,12 @@ class LanguageModel:
         `max_tokens`, or when the context is full. Raises RlxError, before the first piece, for an
         empty prompt, one beyond the context, ids out of range, or sampling values out of range.
         """
-        ids = self._checked_prompt(prompt)
-        sampling = checked_sampling(temperature, top_k, top_p, seed)
-        count = checked_count(max_tokens)
-        return self._pieces(ids, count, sampling)
+        settings = Settings(max_tokens, temperature, top_k, top_p, seed)
+        return self._pieces(self._request(prompt, settings))
 
-    def _pieces(self, ids: list[int], count: int, sampling: Sampling) -> Iterator[str]:
+    def _pieces(self, request: Request) -> Iterator[str]:
         stream = self.tokenizer.stream()
-        for token in self._tokens(ids, count, sampling, self.end_tokens):
+        for token in self._tokens(request):
             if token in self.end_tokens:
                 break
             piece = stream.push(token)
@@ -222,9 +217,8 @@ class LanguageModel:
         stop: bool = True,
     ) -> Iterator[int]:
         """Yield token ids, as `generate` does text; an end token is the last, unless not `stop`."""
-        ids = self._checked_prompt(prompt)
-        sampling = checked_sampling(temperature, top_k, top_p, seed)
-        return self._tokens(ids, checked_count(max_tokens), sampling, self._stops(stop))
+        settings = Settings(max_tokens, temperature, top_k, top_p, seed, stop)
+        return self._tokens(self._request(prompt, settings))
 
     def generate_batch(
         self,
@@ -241,16 +235,16 @@ class LanguageModel:
         They are made at the same time, in a batch of up to `BATCH_SLOTS`, and all prompts are
         checked before the first. Raises RlxError as `generate` does.
         """
-        options = (max_tokens, temperature, top_k, top_p, seed)
-        each = [*_sequence("prompts", prompts, "texts or of token ids")]
-        requests = [self._request(prompt, *options) for prompt in each]
+        settings = Settings(max_tokens, temperature, top_k, top_p, seed)
+        each = [*iterable("prompts", prompts, "a sequence of texts or of token ids")]
+        requests = [self._request(prompt, settings) for prompt in each]
         if not requests:
             return []
         with self.batch(min(len(requests), BATCH_SLOTS)) as batch:
             answers: list[Answer] = []
             while len(answers) < len(requests) or batch.busy:
                 while batch.free and len(answers) < len(requests):
-                    answers.append(batch.add(requests[len(answers)].prompt, *options))
+                    answers.append(batch.add(requests[len(answers)].prompt, *settings))
                 batch.step()
             self._note(batch.stats)
         return [self._text(answer.ids) for answer in answers]
@@ -264,21 +258,16 @@ class LanguageModel:
         number of slots, and where memory lacks.
         """
         program = self._batch_program
-        most = next(d.high for d in program.manifest.dims if d.name == "rows")
-        count = integer("slots", slots, 1, most)
-        return Batch(
-            Host(
-                program,
-                self.vocab,
-                self._chunk,
-                CALL_SECONDS,
-                self.reuse_prefix,
-                self._turns.turn,
-                self._request,
-                self._feed_elsewhere,
-            ),
-            count,
+        count = integer("slots", slots, 1, program.manifest.most("rows"))
+        host = Host(
+            program,
+            self._chunk,
+            self.reuse_prefix,
+            self._turns.turn,
+            self._request,
+            self._feed_elsewhere,
         )
+        return Batch(host, count)
 
     def profile(self, prompt: str | Sequence[int], steps: int = 32) -> Profile:
         """
@@ -347,25 +336,23 @@ class LanguageModel:
 
     # Steps
 
-    def _tokens(
-        self, ids: list[int], count: int, sampling: Sampling, stops: frozenset[int]
-    ) -> Iterator[int]:
-        stats, turns = self.stats, self._turns
+    def _tokens(self, request: Request) -> Iterator[int]:
+        stats, turns, ids = self.stats, self._turns, request.prompt
         with turns.turn():
             stats.prompt_tokens, stats.new_tokens, stats.decode_steps = len(ids), 0, 0
             stats.decode_s = 0.0
             self._past = self._prefix.shared(ids) if self.reuse_prefix else 0
             stats.reused_tokens = self._past
-            self._set_sampling(sampling)
+            self._set_sampling(request.sampling)
             before = time.perf_counter()
             self._feed(ids[self._past :], None)
             stats.prefill_s = time.perf_counter() - before
             token = checked_token(int(self._buffers.id[0]), 1)
             stats.new_tokens = 1
             yield token
-            self._decode.bind_steps(self._buffers.ids, sorted(stops))
-            left = min(count, self.capacity - len(ids) + 1) - 1
-            while left > 0 and token not in stops:
+            self._decode.bind_steps(self._buffers.ids, sorted(request.stops))
+            left = request.limit - 1
+            while left > 0 and token not in request.stops:
                 turns.move_on()
                 self._buffers.tokens[0] = token
                 taken = self._take(left)
@@ -381,10 +368,9 @@ class LanguageModel:
         self._prefix.cut(self._past)
         step = stats.decode_s / stats.decode_steps if stats.decode_steps else CALL_SECONDS
         steps = max(1, min(limit, int(CALL_SECONDS / max(step, 1e-6)), len(self._buffers.ids)))
-        call_s = CALL_SECONDS if step >= CALL_SECONDS else None
         self._decode.alone = self._pace.alone and self._decode.recorder is None
         before, used = time.perf_counter(), time.process_time()
-        taken = self._decode.step({"past": self._past}, steps, call_s)
+        taken = self._decode.step({"past": self._past}, steps, step >= CALL_SECONDS)
         seconds = time.perf_counter() - before
         # A profile is one of all threads.
         if stats.threads > 1 and self._decode.recorder is None:
@@ -405,7 +391,7 @@ class LanguageModel:
             out = len(part) if logits is not None else int(last)
             program.bind_output("logits", buffers.logits if logits is None else logits[start:])
             self._prefix.cut(self._past)
-            program.step({"seq": len(part), "past": self._past, "out": out}, call_s=CALL_SECONDS)
+            program.step({"seq": len(part), "past": self._past, "out": out}, in_calls=True)
             self._prefix.fed(self._past, part)
             self._past += len(part)
 
@@ -419,7 +405,7 @@ class LanguageModel:
         program.bind_output("logits", buffers.logits)
         with program.on_state(state):
             sizes = {"seq": len(ids), "past": past, "out": int(last)}
-            program.step(sizes, call_s=CALL_SECONDS)
+            program.step(sizes, in_calls=True)
         return int(buffers.id[0])
 
     def _note(self, batch: BatchStats) -> None:
@@ -440,60 +426,12 @@ class LanguageModel:
 
     # Checks
 
-    def _request(
-        self,
-        prompt: str | Sequence[int],
-        max_tokens: int = 256,
-        temperature: float = 0.0,
-        top_k: int = 0,
-        top_p: float = 1.0,
-        seed: int = 0,
-        stop: bool = True,
-    ) -> Request:
-        ids = self._checked_prompt(prompt)
-        sampling = checked_sampling(temperature, top_k, top_p, seed)
-        limit = min(checked_count(max_tokens), self.capacity - len(ids) + 1)
-        return Request(ids, limit, sampling, self._stops(stop))
-
-    def _stops(self, stop: object) -> frozenset[int]:
-        return self.end_tokens if boolean("stop", stop) else frozenset()
+    def _request(self, prompt: str | Sequence[int], settings: Settings) -> Request:
+        return settings.request(self._checked_prompt(prompt), self.capacity, self.end_tokens)
 
     def _checked_prompt(self, prompt: str | Sequence[int]) -> list[int]:
-        if isinstance(prompt, str):
-            return self._checked_ids(self.tokenizer.encode(prompt))
-        return self._checked_ids(prompt)
+        ids = self.tokenizer.encode(prompt) if isinstance(prompt, str) else prompt
+        return self._checked_ids(ids)
 
     def _checked_ids(self, token_ids: object, past: int = 0) -> list[int]:
-        last, tokens = self.vocab - 1, enumerate(_sequence("token ids", token_ids, "integers"))
-        ids = [integer(f"token {i} of the prompt", token, 0, last) for i, token in tokens]
-        if not ids:
-            raise RlxError("the prompt is empty: expected at least one token")
-        if past + len(ids) > self.capacity:
-            raise RlxError(
-                f"the prompt has {several(past + len(ids), 'token')}, and the context holds "
-                f"{self.capacity}: shorten it, or load the model with a larger max_context"
-            )
-        return ids
-
-
-def _sequence(name: str, value: object, of: str) -> Iterable[Any]:
-    """Return a sequence; raises RlxError for what is none, or is iterated in another meaning."""
-    if isinstance(value, str | bytes | Mapping) or not isinstance(value, Iterable):
-        raise RlxError(f"{name}: expected a sequence of {of}, got {value!r:.80}")
-    return cast(Iterable[Any], value)
-
-
-def checked_sampling(temperature: float, top_k: int, top_p: float, seed: int) -> Sampling:
-    """Return how to draw tokens; raises RlxError, naming it, for a value out of range."""
-    return Sampling(
-        # The compiled code takes f32.
-        real("temperature", temperature, 0.0, 3e38),
-        integer("top_k (0 is off)", top_k, 0, 2**31 - 1),
-        real("top_p (1 is off)", top_p, 0.0, 1.0, above=True),
-        integer("seed", seed, 0, 2**64 - 1),
-    )
-
-
-def checked_count(max_tokens: int) -> int:
-    """Return how many tokens to draw at most; raises RlxError unless it is at least 1."""
-    return integer("max_tokens", max_tokens, 1)
+        return checked_ids(token_ids, self.vocab, self.capacity, past)

@@ -22,6 +22,8 @@ from rlx.runtime.packed import LAYOUT, Fill, stored
 from rlx.runtime.recorder import Recorder
 from rlx.runtime.threads import Team, native
 
+CALL_SECONDS = 0.03
+"""How long one native call may take, about, so that Ctrl-C is answered."""
 PART_GROWTH = 4
 """How many times the parts of a native call the next one may have."""
 
@@ -199,12 +201,12 @@ class Program:
         self._context[abi.STOPS] = self._stops.ctypes.data
         self._context[abi.STOP_COUNT] = len(stops)
 
-    def step(self, sizes: Mapping[str, int], steps: int = 1, call_s: float | None = None) -> int:
+    def step(self, sizes: Mapping[str, int], steps: int = 1, in_calls: bool = False) -> int:
         """
         Run a step, or up to `steps` where the program carries a token on; return how many it took.
 
-        With `call_s` a single step is several native calls of about as many seconds, where it takes
-        longer than one of them: Ctrl-C is answered between them, and the step is left undone.
+        With `in_calls` a single step is several native calls of about `CALL_SECONDS`, where it
+        takes longer than one of them: Ctrl-C is answered between them, and the step is left undone.
         Raises RlxError for a dimension that is missing or out of its bounds.
         """
         manifest = self.manifest
@@ -218,10 +220,10 @@ class Program:
         self._context[abi.TAKEN] = 0
         if self.recorder is not None:
             self.recorder.begin()
-        if call_s is None or self.recorder is not None:
-            self._run(0, manifest.parts)
+        if in_calls and self.recorder is None:
+            self._run_in_calls()
         else:
-            self._run_in_calls(call_s)
+            self._run(0, manifest.parts)
         taken = int(self._context[abi.TAKEN]) if manifest.carries else 1
         if self.recorder is not None:
             after = self._context[abi.DIMS : abi.DIMS + len(words)]
@@ -233,14 +235,14 @@ class Program:
         self._context[abi.FROM], self._context[abi.UNTIL] = first, end
         self.team.run(self._jobs[abi.STEP], self.context, self.alone)
 
-    def _run_in_calls(self, call_s: float) -> None:
-        """Run a step in calls of as many of its parts as take so long."""
+    def _run_in_calls(self) -> None:
+        """Run a step in calls of as many of its parts as take `CALL_SECONDS`."""
         done, count, parts = 0, 1, self.manifest.parts
         while done < parts:
             end = min(done + count, parts)
             before = time.perf_counter()
             self._run(done, end)
-            pace = (end - done) * call_s / max(time.perf_counter() - before, 1e-9)
+            pace = (end - done) * CALL_SECONDS / max(time.perf_counter() - before, 1e-9)
             # The first part, what comes before the layers, says little of them.
             most = PART_GROWTH * count if done else 1
             done, count = end, max(1, min(int(pace), most))

@@ -83,19 +83,19 @@ def generate(args: argparse.Namespace) -> None:
     """Stream the answer to the prompt that the arguments give, and print figures."""
     # What can be wrong without the model comes before loading it, which may take seconds.
     text = prompt_text(args)
-    from rlx.runtime.language import checked_count, checked_sampling
+    from rlx.runtime.request import Settings
     from rlx.runtime.stages import recorded, stage
 
     sampling = (args.temperature, args.top_k, args.top_p, args.seed)
-    checked_sampling(*sampling)
-    checked_count(args.max_tokens)
+    settings = Settings(args.max_tokens, *sampling, stop=not args.no_stop)
+    settings.checked()
     with recorded() as stages:
         stages.add("start of Python, numpy", process_age())
         model = load_language(args, args.verify)
         with stage("tokenizer"):
             prompt_ids = prompt_ids_of(args, text, model) or []
             stream = model.tokenizer.stream()
-        ids_of = model.generate_ids(prompt_ids, args.max_tokens, *sampling, stop=not args.no_stop)
+        ids_of = model.generate_ids(prompt_ids, *settings)
         with stage("prefill"):
             first = next(iter(ids_of))
     first_token_s = process_age()

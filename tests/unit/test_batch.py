@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -268,12 +268,16 @@ def test_answers_do_not_depend_on_the_threads(path: Path):
         np.testing.assert_array_equal(one, two)
 
 
-def test_interrupts_between_native_calls(model: LanguageModel, monkeypatch: pytest.MonkeyPatch):
+def test_interrupts_between_native_calls(
+    model: LanguageModel,
+    monkeypatch: pytest.MonkeyPatch,
+    call_seconds: Callable[[float], None],
+):
     """Ctrl-C after any number of calls, in prefill or in a step: the next one goes on."""
     prompts = [tokens(9, seed=n) for n in range(3)]
     wanted = [list(model.generate_ids(p, 4, temperature=1.0, stop=False)) for p in prompts]
     run, calls = Program._run, 0
-    monkeypatch.setattr(language, "CALL_SECONDS", 0.0)
+    call_seconds(0.0)
 
     def interrupted(program: Program, first: int, end: int) -> None:
         nonlocal calls

@@ -20,7 +20,6 @@ from models import write_llama
 import rlx
 from rlx.errors import RlxError
 from rlx.lowering.target import usable_cores
-from rlx.runtime import language
 from rlx.runtime.compilations import Compilations
 from rlx.runtime.language import LanguageModel
 from rlx.runtime.memory import rss_anon
@@ -74,12 +73,14 @@ def jobs_run(monkeypatch: pytest.MonkeyPatch, before: Callable[[int], None]) -> 
 
 
 def test_a_step_in_parts_gives_the_same_bits(
-    model: LanguageModel, monkeypatch: pytest.MonkeyPatch
+    model: LanguageModel,
+    monkeypatch: pytest.MonkeyPatch,
+    call_seconds: Callable[[float], None],
 ) -> None:
     ids = random_prompt(0, 40)
     logits = {}
     for seconds in (1e9, 0.0):
-        monkeypatch.setattr(language, "CALL_SECONDS", seconds)
+        call_seconds(seconds)
         with monkeypatch.context() as patch:
             calls = jobs_run(patch, lambda _: None)
             logits[seconds] = [model.logits(ids), model.extend([5]), model.extend([6])]
@@ -91,7 +92,9 @@ def test_a_step_in_parts_gives_the_same_bits(
 
 
 def test_calls_grow_to_the_time_that_they_may_take(
-    model: LanguageModel, monkeypatch: pytest.MonkeyPatch
+    model: LanguageModel,
+    monkeypatch: pytest.MonkeyPatch,
+    call_seconds: Callable[[float], None],
 ) -> None:
     """The first parts go alone, for they say what the others take."""
     given: list[tuple[int, int]] = []
@@ -107,15 +110,18 @@ def test_calls_grow_to_the_time_that_they_may_take(
         (0.0, [(i, i + 1) for i in range(40)]),
     ):
         given.clear()
-        some.step({"seq": 3, "past": 0, "out": 1}, call_s=seconds)
+        call_seconds(seconds)
+        some.step({"seq": 3, "past": 0, "out": 1}, in_calls=True)
         assert given == wanted
 
 
 def test_slow_decode_steps_are_several_calls(
-    model: LanguageModel, monkeypatch: pytest.MonkeyPatch
+    model: LanguageModel,
+    monkeypatch: pytest.MonkeyPatch,
+    call_seconds: Callable[[float], None],
 ) -> None:
     wanted = answer(model)
-    monkeypatch.setattr(language, "CALL_SECONDS", 0.0)
+    call_seconds(0.0)
     calls = jobs_run(monkeypatch, lambda _: None)
     assert answer(model) == wanted
     assert len(calls) == 30 * (LAYERS + 2)
@@ -222,10 +228,12 @@ def test_one_thread_alone_gives_the_same(
 
 
 def test_an_interrupt_between_any_native_calls(
-    model: LanguageModel, monkeypatch: pytest.MonkeyPatch
+    model: LanguageModel,
+    monkeypatch: pytest.MonkeyPatch,
+    call_seconds: Callable[[float], None],
 ) -> None:
     wanted, logits = answer(model, 4), model.logits(PROMPT)
-    monkeypatch.setattr(language, "CALL_SECONDS", 0.0)
+    call_seconds(0.0)
 
     def interrupt(number: int) -> None:
         if number == last:
