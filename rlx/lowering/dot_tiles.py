@@ -106,8 +106,7 @@ def _tile(
         k_step = t.rows * t.size if swapped else t.size
         # One line more than the vectors have: they may start within a line.
         for at in rows_at:
-            for v in range(t.lanes * vectors * t.size // LINE + 1):
-                f.prefetch(f.at(at, v * LINE))
+            f.prefetch_lines(at, t.lanes * vectors * t.size + 1)
 
         def row_of(panel: Value, align: int = LINE // 4) -> list[Value]:
             at = [v * t.lanes * t.size for v in range(vectors)]
@@ -120,8 +119,7 @@ def _tile(
             ahead = f.select(below, f.sub(ahead, k), ahead)
             start = f.at(f.select(below, source[2], source[0]), f.mul(ahead, source[1]))
             # They may start within a line.
-            for line in range(0, t.panel_row_bytes + 1, LINE):
-                f.prefetch(f.at(start, line))
+            f.prefetch_lines(start, t.panel_row_bytes + 1)
             columns = row_of(at, t.size)
             if found is From.PACKING:
                 for v, column in enumerate(columns):

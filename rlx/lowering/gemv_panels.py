@@ -32,6 +32,7 @@ SUMS = 4 * PANEL
 
 _ROW = f"<{PANEL} x float>"
 _AHEAD = 6144  # bytes: what L1 holds beside the digits, and a wait for memory
+_ROWS_AHEAD = 4096  # bytes: what L1 holds beside the digits of rows
 _PARAMS = [
     *(("ptr", name) for name in ("row", "panels", "then")),
     *(("i64", name) for name in ("stride", "blocks")),
@@ -62,13 +63,15 @@ def _emit_quantised(f: Function, form: Format, planes: int, width: int) -> None:
         head = [f.at(f.at(panel, heads), b, form.head_step) for panel in panels]
         of_block = [block_scale(f, form, h) for h in head]
         words_shift, head_shift = shift_of(b)
-        _prefetch(f, head, head_shift, form.head_bytes)
+        for pointer in head:
+            f.prefetch_lines(f.at(pointer, head_shift), form.head_bytes)
         before = f.mul(b, form.chunks)
 
         def chunk(c: Value | int, acc: list[Value]) -> list[Value]:
             words = [f.at(pointer, c, form.chunk_step) for pointer in at]
             digit = f.at(digits, f.add(before, c), DIGITS)
-            _prefetch(f, words, words_shift, form.chunk_step)
+            for pointer in words:
+                f.prefetch_lines(f.at(pointer, words_shift), form.chunk_step)
             numbers = Numbers.of_row(f, digit)
             power = f.splat(numbers.scale, PANEL)
             products = dot(f, form, planes, words, digit)
@@ -111,6 +114,11 @@ def join(f: Function, sums: Sequence[Value]) -> Value:
     return f.fma(f.cast("sitofp", first[0], _ROW), f.splat(f32(65536.0), PANEL), low)
 
 
+def ask_ahead(f: Function, words: Value, size: int) -> None:
+    """Ask for `size` bytes behind those that rows are multiplied with: most in the next panel."""
+    f.prefetch_lines(f.at(words, _ROWS_AHEAD), size)
+
+
 def _shifts(
     f: Function, form: Format, first: Value, then: Value, blocks: Value, ahead: int
 ) -> Callable[[Value], list[Value]]:
@@ -134,14 +142,6 @@ def _shifts(
     return shifts
 
 
-def _prefetch(f: Function, pointers: Sequence[Value], shift: Value, size: int) -> None:
-    """Ask for `size` bytes, so far on from each pointer."""
-    for pointer in pointers:
-        ahead = f.at(pointer, shift)
-        for line in range(0, size, 64):
-            f.prefetch(f.at(ahead, line), locality=3)
-
-
 def _emit_float(f: Function, name: str) -> None:
     """Write the 16 dot products of a panel with a row of f32, in four interleaved sums."""
     row, panel, _, _, k, out = f.params
@@ -153,7 +153,7 @@ def _emit_float(f: Function, name: str) -> None:
         return f.fma(w, f.splat(x, PANEL), acc)
 
     def eight(i: Value, acc: list[Value]) -> list[Value]:
-        _prefetch(f, [f.at(panel, i, step)], i64(_AHEAD), 8 * step)
+        f.prefetch_lines(f.at(f.at(panel, i, step), _AHEAD), 8 * step)
         return [product(i, product(i, acc[j], j), j + 4) for j in range(4)]
 
     whole = f.and_(k, -8)

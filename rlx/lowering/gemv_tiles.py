@@ -34,7 +34,7 @@ from rlx.lowering.formats import (
     heads_at,
     load_words,
 )
-from rlx.lowering.gemv_panels import join, scaled
+from rlx.lowering.gemv_panels import ask_ahead, join, scaled
 from rlx.lowering.target import PANEL, Target
 from rlx.lowering.values import Value, f32, i64
 
@@ -46,7 +46,6 @@ _SUMS = TILE_ROWS * _LINE
 """Bytes of a tile of sums."""
 _ROW, _INTS = f"<{PANEL} x float>", f"<{PANEL} x i32>"
 _BYTES = f"<{_LINE} x i8>"
-_AHEAD = 4096  # bytes: what L1 holds beside the digits of rows
 
 
 def on_tiles(target: Target, forms: Sequence[Format]) -> bool:
@@ -165,8 +164,7 @@ class _Kernel:
         """Write the bytes of a chunk's weights."""
         f, form = self.f, self.form
         words, _, _ = self._pointers(chunk)
-        for line in range(0, form.block_step // form.chunks, 64):
-            f.prefetch(f.at(f.at(words, _AHEAD), line), locality=3)
+        ask_ahead(f, words, form.block_step // form.chunks)
         loaded = load_words(f, form, words)
         for group in range(GROUPS):
             number = group_bytes(f, form, loaded, group)

@@ -279,3 +279,10 @@ class Instructions(ABC):
         """Ask for a cache line, in L1 (locality 3) or L2 (2), to read or write; any address."""
         args = (pointer, i32(int(write)), i32(locality), i32(1))
         self.intrinsic("prefetch", "void", *args, suffixes=["ptr"])
+
+    def prefetch_lines(
+        self, pointer: Value, nbytes: int, locality: int = 3, write: bool = False
+    ) -> None:
+        """Ask for the cache lines of so many bytes, from one that starts at `pointer` on."""
+        for offset in range(0, nbytes, 64):
+            self.prefetch(self.at(pointer, offset), locality, write)

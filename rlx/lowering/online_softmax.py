@@ -230,8 +230,7 @@ def _accumulate(f: Function, a: Attention, block: Block, state: Value, p: Value,
             vectors = [load_cached(f, a, f.at(value, c * a.chunk_bytes)) for c in range(count)]
             if block.ahead is not None:
                 next_keys = f.at(f.at(block.ahead, key, a.cached_bytes), first, a.chunk_bytes)
-                for line in range(0, count * a.chunk_bytes, LINE):
-                    f.prefetch(f.at(next_keys, line), locality=2)
+                f.prefetch_lines(next_keys, count * a.chunk_bytes, locality=2)
             result = sums[: first_row * count]
             for r in range(first_row, rows):
                 weight = f.load("float", f.at(f.at(p, key, 4), r * block.size * 4))

@@ -350,8 +350,8 @@ class Access:
             return
         assert place.lanes == 1
         if at.mask is None:
-            for line in range(0, PANEL * size if fetches else 0, LINE):
-                f.prefetch(f.at(target, _AHEAD + line), write=True)
+            if fetches:
+                f.prefetch_lines(f.at(target, _AHEAD), PANEL * size, write=True)
             f.store(v, target, align=align)
         else:
             f.store_masked(v, target, at.mask, align=align)

@@ -14,7 +14,7 @@ from math import prod
 from rlx.lowering.body import Body
 from rlx.lowering.emitter import Function
 from rlx.lowering.target import PANEL
-from rlx.lowering.tensor_access import LINE, AnyAxis, At, Axis
+from rlx.lowering.tensor_access import AnyAxis, At, Axis
 from rlx.lowering.tensor_elements import Reduction, register_type
 from rlx.lowering.tensor_nodes import Node, Size, contiguous, product
 from rlx.lowering.tensor_pull import Pull
@@ -89,8 +89,8 @@ class Program(Pull):
             and last.lanes == 1
         ):
             next_ = self.access.join((*ahead.next, last), node.dims)
-            for start in range(0, PANEL * node.bytes, LINE):
-                self.f.prefetch(self.f.at(self.f.at(pointer, next_.base, node.bytes), start), 2)
+            start = self.f.at(pointer, next_.base, node.bytes)
+            self.f.prefetch_lines(start, PANEL * node.bytes, locality=2)
         return v
 
     def _fetch(self, ahead: Ahead, c: Value) -> None:
@@ -99,8 +99,7 @@ class Program(Pull):
         column = Axis(self.places.here([f.and_(c, ahead.within)])[0])
         for node, out in ahead.outputs:
             first = f.at(out, self.access.join((*ahead.axes, column), node.dims).base, node.bytes)
-            for start in range(0, PANEL * node.bytes, LINE):
-                f.prefetch(f.at(first, start), write=True)
+            f.prefetch_lines(first, PANEL * node.bytes, write=True)
 
     # Rows that are kept from one stage to the next
 
