@@ -9,7 +9,8 @@ from typing import Any, cast
 import numpy as np
 
 from rlx.jit import core, cumulative
-from rlx.jit.elementwise import RULES, apply
+from rlx.jit.elementwise import apply
+from rlx.jit.rules import RULES
 from rlx.jit.trace import fail
 
 _REDUCTIONS = {

@@ -75,7 +75,7 @@ DTYPES = ("float32", "float64", "float16", "int32", "int64", "int8", "bool")
 
 
 def _ufuncs() -> list[str]:
-    from rlx.jit.elementwise import RULES
+    from rlx.jit.rules import RULES
 
     return sorted(RULES)
 
