@@ -22,7 +22,7 @@ from rlx.lowering.target import Target
 from rlx.passes.fusion_report import FUSION_REPORT
 from rlx.passes.pipelines import DEFAULT, pipeline_for, run_to
 from rlx.tools.cli import main
-from rlx.tools.opt_pipeline import make_passes
+from rlx.tools.opt.pipeline import make_passes
 
 SIZES = {"layers": 2, "d": 64, "ffn": 96, "heads": 4, "kv_heads": 2, "vocab": 300}
 

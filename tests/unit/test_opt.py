@@ -10,7 +10,7 @@ import pytest
 
 from rlx.passes.pipelines import DEFAULT
 from rlx.passes.source import MAX_ELEMENTS
-from rlx.tools.opt_pipeline import make_passes
+from rlx.tools.opt.pipeline import make_passes
 
 HIR = """\
 builtin.module attributes {rlx.dims = #hir.dim_table<rows = 1 to 8>} {

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from opt_passes import LAYERS, STATE, register
 
-from rlx.tools.opt_bisect import nmse
+from rlx.tools.opt.bisect import nmse
 
 PIPELINE = "legalize-hir,fuse-epilogue,fuse-norm,hoist-params,derive-phases,plan-lir"
 ALL = f"--bisect-numerics -p {PIPELINE}".split()

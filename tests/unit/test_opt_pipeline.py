@@ -4,7 +4,7 @@ import pytest
 
 from rlx.passes.pipelines import PIPELINES
 from rlx.passes.registry import PASSES
-from rlx.tools.opt_pipeline import make_nested_passes, make_passes, spell_pipeline
+from rlx.tools.opt.pipeline import make_nested_passes, make_passes, spell_pipeline
 
 
 def test_every_pass_is_listed_with_what_it_does(rlx_opt):

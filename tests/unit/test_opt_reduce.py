@@ -6,11 +6,11 @@ import pytest
 from opt_passes import LAYERS, STATE, register
 
 from rlx.passes.source import SourceError, context, parse
-from rlx.tools.opt_options import parse_arguments
-from rlx.tools.opt_pipeline import make_passes
-from rlx.tools.opt_reduce import Failure, Reducer
-from rlx.tools.reductions import STEPS, Case
-from rlx.tools.reproducer import command_of, reproducer, with_command
+from rlx.tools.opt.options import parse_arguments
+from rlx.tools.opt.pipeline import make_passes
+from rlx.tools.opt.reduce import Failure, Reducer
+from rlx.tools.opt.reductions import STEPS, Case
+from rlx.tools.opt.reproducer import command_of, reproducer, with_command
 
 NORM = "hir.rms_norm %{0}, %w eps 1.0e-5 : tensor<4x8xf32>, tensor<8xf32>"
 CONTROL = """\
@@ -219,7 +219,7 @@ def test_a_reproducer_holds_its_command(rlx_opt, tmp_path, how):
 
 
 def test_a_target_that_breaks_has_a_reproducer(rlx_opt, tmp_path, monkeypatch):
-    monkeypatch.setattr("rlx.tools.dot.to_dot", lambda module: {}["no"])
+    monkeypatch.setattr("rlx.tools.opt.dot.to_dot", lambda module: {}["no"])
     path = tmp_path / "crash.mlir"
     result = rlx_opt("-p", "cse", "-t", "dot", f"--crash-reproducer={path}", stdin=LAYERS)
     assert "target 'dot': internal error, KeyError: 'no'" in result.err

@@ -12,7 +12,7 @@ from xdsl.passes import ModulePass
 from rlx.dialects.common import QuantType, tensor
 from rlx.dialects.hir import WeightOp
 from rlx.passes.registry import PASSES
-from rlx.tools.opt_statistics import Timing
+from rlx.tools.opt.statistics import Timing
 
 RESIDUAL = Path(__file__).parents[2] / "examples" / "residual.mlir"
 PIPELINE = "legalize-hir,cse,dce,hoist-params"

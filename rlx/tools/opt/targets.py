@@ -28,7 +28,7 @@ class MlirTarget(Target):
 
 
 def _lazy(cls: str) -> Callable[[], type[Target]]:
-    return lambda: getattr(import_module("rlx.tools.emitters"), cls)
+    return lambda: getattr(import_module("rlx.tools.opt.emitters"), cls)
 
 
 TARGETS: dict[str, Callable[[], type[Target]]] = {

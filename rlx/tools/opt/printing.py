@@ -12,7 +12,7 @@ from xdsl.dialects.builtin import ModuleOp
 from xdsl.utils.target import Target
 
 from rlx.errors import RlxError
-from rlx.tools.opt_pipeline import check_pass_names
+from rlx.tools.opt.pipeline import check_pass_names
 
 
 class IrPrinter:

@@ -14,9 +14,9 @@ from rlx.dialects.common import DimTable
 from rlx.dialects.lir import ADVANCE
 from rlx.errors import RlxError
 from rlx.passes.program import Program
-from rlx.tools.opt_run import Array, Trial, zero_state
-from rlx.tools.opt_statistics import count
-from rlx.tools.program_io import is_planned
+from rlx.tools.opt.program_io import is_planned
+from rlx.tools.opt.run import Array, Trial, zero_state
+from rlx.tools.opt.statistics import count
 
 ALLOWED = {"reference": 1e-12, "jit": 1e-6}
 """Normalised mean squared errors that are allowed: float64 in another order, and float32."""

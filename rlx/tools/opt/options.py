@@ -9,7 +9,7 @@ from typing import NoReturn
 from rlx.errors import RlxError
 from rlx.passes.pipelines import DEFAULT, PIPELINES
 from rlx.passes.registry import PASSES
-from rlx.tools.targets import TARGETS
+from rlx.tools.opt.targets import TARGETS
 
 SEPARATOR = "// -----"
 _GIVEN = "_given"

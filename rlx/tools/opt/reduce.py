@@ -12,7 +12,7 @@ from xdsl.passes import ModulePass
 from rlx.errors import RlxError
 from rlx.passes.diagnostics import verify
 from rlx.passes.verify_stage import STAGES, verify_stage
-from rlx.tools.reductions import STEPS, Case, Step
+from rlx.tools.opt.reductions import STEPS, Case, Step
 
 Run = Callable[[ModuleOp, Sequence[ModulePass]], Exception | None]
 """Runs passes on a copy of a module and returns the error that it ends in, if any."""

@@ -17,13 +17,13 @@ from xdsl.utils.exceptions import DiagnosticException
 from rlx.errors import RlxError
 from rlx.passes.diagnostics import IrError, verify
 from rlx.passes.source import SourceError, context, parse
-from rlx.tools.opt_pipeline import make_target
-from rlx.tools.opt_printing import IrPrinter
-from rlx.tools.opt_statistics import Timing, count, statistics
-from rlx.tools.targets import MlirTarget
+from rlx.tools.opt.pipeline import make_target
+from rlx.tools.opt.printing import IrPrinter
+from rlx.tools.opt.statistics import Timing, count, statistics
+from rlx.tools.opt.targets import MlirTarget
 
 if TYPE_CHECKING:
-    from rlx.tools.opt_bisect import Bisection
+    from rlx.tools.opt.bisect import Bisection
 
 
 BOUNDARIES = {"legalize-hir": "mir", "plan-lir": "lir"}
@@ -87,7 +87,7 @@ class Session:
             return text.getvalue()
 
     def _run(self, module: ModuleOp) -> str:
-        from rlx.tools.opt_run import run_program
+        from rlx.tools.opt.run import run_program
 
         with self._placed("--run"), self.timing.measure("run"):
             return run_program(module, self.args)
@@ -95,15 +95,15 @@ class Session:
     def _bisection(self, module: ModuleOp) -> Bisection | None:
         if not self.args.bisect_numerics:
             return None
-        from rlx.tools.opt_bisect import Bisection
+        from rlx.tools.opt.bisect import Bisection
 
         with self._placed("--bisect-numerics"), self.timing.measure("bisect"):
             return Bisection(module, self.args)
 
     def _reduce(self, ctx: Context, module: ModuleOp) -> str:
-        from rlx.tools.opt_reduce import Reducer
-        from rlx.tools.reductions import Case
-        from rlx.tools.reproducer import only_decisive, reproducer
+        from rlx.tools.opt.reduce import Reducer
+        from rlx.tools.opt.reductions import Case
+        from rlx.tools.opt.reproducer import only_decisive, reproducer
 
         # Candidates are run without what traces or writes.
         quiet = Session(only_decisive(self.args), [])
@@ -150,7 +150,7 @@ class Session:
 
     def _reproduce(self, source: str, passes: Sequence[ModulePass], error: SourceError) -> None:
         """Write a module and the command that fails on it; raise the error with their place."""
-        from rlx.tools.reproducer import reproducer
+        from rlx.tools.opt.reproducer import reproducer
 
         path = self.args.crash_reproducer
         try:

@@ -22,7 +22,7 @@ from xdsl.utils.target import Target
 from rlx.errors import RlxError
 from rlx.passes.pipelines import PIPELINES
 from rlx.passes.registry import PASSES
-from rlx.tools.targets import TARGETS
+from rlx.tools.opt.targets import TARGETS
 
 SpecT = TypeVar("SpecT", bound=ArgSpecConvertible)
 

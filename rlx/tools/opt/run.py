@@ -13,7 +13,7 @@ from xdsl.dialects.builtin import ModuleOp
 from rlx.dialects import hir
 from rlx.errors import RlxError
 from rlx.lowering.manifest import Io, Manifest
-from rlx.tools.program_io import io_of, is_planned, layers_of
+from rlx.tools.opt.program_io import io_of, is_planned, layers_of
 from rlx.tools.random_data import RandomWeights, dtype_of, random_input
 
 SHOWN = 8

@@ -11,7 +11,7 @@ from typing import cast
 from xdsl.passes import ModulePass
 
 from rlx.errors import RlxError
-from rlx.tools.opt_options import parse_arguments
+from rlx.tools.opt.options import parse_arguments
 
 DECISIVE = (
     "allow_unregistered_dialect",

@@ -32,10 +32,6 @@ def main(args: Sequence[str] | None = None) -> int:
 
         print(DEFAULT)
         return 0
-    from rlx.tools.opt_driver import run
+    from rlx.tools.opt.driver import run
 
     return run(args)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -45,7 +45,7 @@ class DotTarget(Target):
     name = "dot"
 
     def emit(self, ctx: Context, module: ModuleOp, output: IO[str]) -> None:
-        from rlx.tools.dot import to_dot
+        from rlx.tools.opt.dot import to_dot
 
         output.write(to_dot(module))
 
@@ -82,7 +82,7 @@ class StatsTarget(Target):
     name = "stats"
 
     def emit(self, ctx: Context, module: ModuleOp, output: IO[str]) -> None:
-        from rlx.tools.opt_statistics import count, statistics
+        from rlx.tools.opt.statistics import count, statistics
 
         output.write(statistics(module, {"operations": count(module)}))
 

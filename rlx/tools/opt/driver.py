@@ -11,15 +11,15 @@ from xdsl.passes import ModulePass
 from rlx.errors import RlxError
 from rlx.passes.source import SourceError
 from rlx.tools.endings import ended, standard_input, standard_output
-from rlx.tools.opt_options import SEPARATOR, parse_arguments
-from rlx.tools.opt_pipeline import (
+from rlx.tools.opt.options import SEPARATOR, parse_arguments
+from rlx.tools.opt.pipeline import (
     help_pass,
     list_passes,
     make_nested_passes,
     make_passes,
     spell_pipeline,
 )
-from rlx.tools.opt_session import Session, reason, write_file
+from rlx.tools.opt.session import Session, reason, write_file
 
 
 class _Tool:
@@ -52,7 +52,7 @@ class _Tool:
         """Take the pipeline and what belongs to it from the input, where it is wanted."""
         given = self.args.passes or self.args.pass_pipeline
         if self.args.run_reproducer or (self.args.reduce and not given):
-            from rlx.tools.reproducer import command_of, with_command
+            from rlx.tools.opt.reproducer import command_of, with_command
 
             self.args = with_command(self.args, command_of(data))
             self.session = Session(self.args, _passes(self.args))
@@ -79,7 +79,7 @@ class _Tool:
         """Return what a module becomes, or its error where errors are the expected output."""
         if not self.args.verify_diagnostics:
             return self.session.compile(data, first_line, label)
-        from rlx.tools.opt_expected import expectations, mismatches
+        from rlx.tools.opt.expected import expectations, mismatches
 
         name = self.session.name
         expected = expectations(data, name, first_line)
