@@ -52,7 +52,7 @@ def _profile(args: argparse.Namespace) -> None:
     text = prompt_text(args)
     integer("steps", args.steps, 1)
     # Opened before the model is loaded, which may take seconds.
-    with replacing(args.output) as file:
+    with replacing(args.output, args.model, args.profile or "") as file:
         model = load_language(args, verify=False)
         ids = prompt_ids_of(args, text, model)
         if ids is None:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 import time
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
 
@@ -52,6 +53,22 @@ class Progress:
 def embed(args: argparse.Namespace) -> None:
     """Run the command."""
     texts = _lines(args.file)
+    if args.output is None:
+        _embed(args, texts, None)
+        return
+    from rlx.encoders import TOKENIZER, WEIGHTS
+    from rlx.models.bert import CONFIG, LIMITS, POOLING
+
+    parts = [
+        os.path.join(args.model, name) for name in (WEIGHTS, TOKENIZER, CONFIG, LIMITS, POOLING)
+    ]
+    # Opened before the model is loaded and at work, which may take minutes.
+    with replacing(args.output, args.file, args.profile or "", *parts) as file:
+        _embed(args, texts, file)
+
+
+def _embed(args: argparse.Namespace, texts: list[str], file: BinaryIO | None) -> None:
+    """Print the embeddings of texts, or write them to the file."""
     from rlx.driver import load
 
     model = load(args.model, args.precision, args.threads, args.max_context, profile=args.profile)
@@ -63,15 +80,18 @@ def embed(args: argparse.Namespace) -> None:
     finally:
         progress.end()
     figures = {**asdict(model.stats), "tok_s": model.stats.tok_s}
-    if args.output is not None:
-        _save(args.output, embeddings)
+    if file is not None:
+        with errors_of(args.output):
+            # Without a suffix of its own, as the caller named it.
+            np.save(file, embeddings)
+            file.flush()
     elif args.json:
         print(json.dumps({"embeddings": _numbers(embeddings), **figures}))
     else:
         out = standard_output()
         for row in _numbers(embeddings):
             out.write(f"{' '.join(map(str, row))}\n")
-    if args.output is not None and args.json:
+    if file is not None and args.json:
         print(json.dumps({"output": args.output, **figures}))
     elif not args.json and not args.quiet:
         print(_table(figures), file=sys.stderr)
@@ -97,13 +117,6 @@ def _lines(path: str) -> list[str]:
 def _numbers(embeddings: NDArray[np.float32]) -> list[list[float]]:
     """Return the numbers with as many digits as f32 has."""
     return [[float(f"{x:.9g}") for x in row] for row in embeddings.tolist()]
-
-
-def _save(path: str, embeddings: NDArray[np.float32]) -> None:
-    """Write an array file; without a suffix of its own, as the caller named it."""
-    with replacing(path) as file, errors_of(path):
-        np.save(file, embeddings)
-        file.flush()
 
 
 def _table(figures: dict[str, Any]) -> str:

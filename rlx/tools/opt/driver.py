@@ -10,6 +10,7 @@ from xdsl.passes import ModulePass
 
 from rlx.errors import RlxError
 from rlx.passes.source import SourceError
+from rlx.runtime.replacing import errors_of, reason, replacing
 from rlx.tools.endings import ended, standard_input, standard_output
 from rlx.tools.opt.options import SEPARATOR, parse_arguments
 from rlx.tools.opt.pipeline import (
@@ -19,7 +20,7 @@ from rlx.tools.opt.pipeline import (
     make_passes,
     spell_pipeline,
 )
-from rlx.tools.opt.session import Session, reason, write_file
+from rlx.tools.opt.session import Session
 
 
 class _Tool:
@@ -32,7 +33,21 @@ class _Tool:
         self.mismatches: list[str] = []
 
     def run(self) -> None:
-        """Process the input, each part on its own if it is split, and write the results."""
+        """Process the input, and write the results."""
+        path = self.args.output_file
+        if path == "-":
+            standard_output().write(self._results())
+            standard_output().flush()
+            return
+        # Opened before the work, which may take minutes.
+        with replacing(path, self.args.input_file) as file:
+            text = self._results()
+            with errors_of(path):
+                file.write(text.encode())
+                file.flush()
+
+    def _results(self) -> str:
+        """Return what the input becomes, each part on its own if it is split."""
         data = self._read()
         self._take_command(data)
         parts = data.split(SEPARATOR.encode()) if self.args.split_input_file else [data]
@@ -46,7 +61,7 @@ class _Tool:
             sys.stderr.write(self.session.timing.table())
         if self.mismatches:
             raise SourceError("\n".join(self.mismatches))
-        self._write(f"{SEPARATOR}\n".join(results))
+        return f"{SEPARATOR}\n".join(results)
 
     def _take_command(self, data: bytes) -> None:
         """Take the pipeline and what belongs to it from the input, where it is wanted."""
@@ -66,14 +81,6 @@ class _Tool:
                 return f.read()
         except (OSError, ValueError) as e:
             raise RlxError(f"cannot read {path}: {reason(e)}") from e
-
-    def _write(self, text: str) -> None:
-        path = self.args.output_file
-        if path == "-":
-            standard_output().write(text)
-            standard_output().flush()
-            return
-        write_file(path, text)
 
     def _process(self, data: bytes, first_line: int, label: str) -> str:
         """Return what a module becomes, or its error where errors are the expected output."""

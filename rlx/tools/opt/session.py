@@ -17,6 +17,7 @@ from xdsl.utils.exceptions import DiagnosticException
 from rlx.errors import RlxError
 from rlx.passes.diagnostics import IrError, verify
 from rlx.passes.source import SourceError, context, parse
+from rlx.runtime.replacing import errors_of, replacing
 from rlx.tools.opt.pipeline import make_target
 from rlx.tools.opt.printing import IrPrinter
 from rlx.tools.opt.statistics import Timing, count, statistics
@@ -154,7 +155,9 @@ class Session:
 
         path = self.args.crash_reproducer
         try:
-            write_file(path, reproducer(source, passes, self.args))
+            with replacing(path, self.args.input_file) as file, errors_of(path):
+                file.write(reproducer(source, passes, self.args).encode())
+                file.flush()
         except RlxError as e:
             raise SourceError(f"{error}\n  no reproducer: {e}") from error
         raise SourceError(f"{error}\n  reproducer: {path}") from error
@@ -191,17 +194,3 @@ def source_of(ctx: Context, module: ModuleOp) -> str:
     text = StringIO()
     MlirTarget().emit(ctx, module, text)
     return text.getvalue()
-
-
-def write_file(path: str, text: str) -> None:
-    """Write a file; raises RlxError where that is not possible."""
-    try:
-        with open(path, "w", encoding="utf-8") as f:
-            f.write(text)
-    except (OSError, ValueError) as e:
-        raise RlxError(f"cannot write {path}: {reason(e)}") from e
-
-
-def reason(error: OSError | ValueError) -> str:
-    """Return what went wrong with a file, without its name."""
-    return (error.strerror if isinstance(error, OSError) else None) or str(error)
