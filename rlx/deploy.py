@@ -34,6 +34,7 @@ from rlx.runtime.language import LanguageModel
 from rlx.runtime.memory import Block, Resident, Segment
 from rlx.runtime.packed import PackedFile, write
 from rlx.runtime.program import Program, packed_key
+from rlx.runtime.replacing import name_beside
 from rlx.runtime.stages import shown, stage
 from rlx.runtime.threads import Team, native_object
 
@@ -136,8 +137,9 @@ def write_folder(
     if not folder.name:
         raise RlxError(f"{folder}: expected the folder's name, which is replaced as a whole")
     model = replace(model, precision=Precision.of(precision, target))
-    partial = folder.with_name(f".{folder.name}.{os.getpid()}.tmp")
-    before = folder.with_name(f".{folder.name}.{os.getpid()}.old")
+    # What a link names is replaced, the link stays.
+    folder = Path(os.path.realpath(folder))
+    partial, before = Path(name_beside(str(folder))), Path(name_beside(str(folder)))
     try:
         (partial / OBJECTS).mkdir(parents=True)
         _fill(model, partial, target, precision, threads)

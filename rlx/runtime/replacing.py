@@ -32,7 +32,7 @@ def replacing(path: str, *inputs: str) -> Generator[BinaryIO]:
         # A device or a pipe has nothing to replace.
         in_place = there is not None and not stat.S_ISREG(there.st_mode)
         target = path if in_place else os.path.realpath(path)
-        written = path if in_place else _beside(target)
+        written = path if in_place else name_beside(target)
         if there is None and not os.path.basename(path):
             raise IsADirectoryError(EISDIR, os.strerror(EISDIR))
         if there is not None and not os.access(path, os.W_OK):
@@ -77,6 +77,6 @@ def _status(path: str) -> os.stat_result | None:
         return None
 
 
-def _beside(target: str) -> str:
-    """Return a new name in a file's folder, short whatever the file's own is."""
-    return os.path.join(os.path.dirname(target), f".rlx-{os.urandom(8).hex()}.tmp")
+def name_beside(path: str) -> str:
+    """Return a new path in a file's folder, of a short name whatever the file's own is."""
+    return os.path.join(os.path.dirname(path), f".rlx-{os.urandom(8).hex()}.tmp")

@@ -62,6 +62,16 @@ def test_a_folder_with_anything_else_in_it_stays(
     assert sorted(p.name for p in folder.parent.iterdir()) == [folder.name]
 
 
+def test_a_folder_of_any_name_and_by_a_link(path: Path, tmp_path: Path):
+    folder, link = tmp_path / ("n" * 255), tmp_path / "link"
+    link.symlink_to(folder)
+    for place in (folder, link, link):
+        assert cli.main(["compile", str(path), "-o", str(place), "--quiet"]) == 0
+        assert rlx.load(place).capacity
+    assert link.is_symlink()
+    assert sorted(tmp_path.iterdir()) == [link, folder]
+
+
 def bare(script: str, *args: str, **environment: str) -> subprocess.CompletedProcess[str]:
     """Run a script in a process that has only numpy and llvmlite, and an empty cache folder."""
     refuse = (
