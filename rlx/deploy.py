@@ -78,13 +78,8 @@ class Facts(NamedTuple):
         try:
             facts: dict[str, Any] = json.loads(path.read_bytes())
             form, digest = facts.pop("format"), facts.pop("digest")
-        except FileNotFoundError:
-            raise RlxError(
-                f"{path}: expected it in a folder of `rlx compile`, it is missing: copy the folder "
-                "again, or compile the model again"
-            ) from None
         except OSError as e:
-            raise RlxError(f"{path}: {e.strerror}") from None
+            _refuse(path, e)
         except (ValueError, KeyError, AttributeError, TypeError, RecursionError):
             _refuse(path)
         if form != FORMAT:
@@ -106,8 +101,15 @@ def _digest(data: str | bytes) -> str:
     return blake2b(data, digest_size=16).hexdigest()
 
 
-def _refuse(path: Path) -> NoReturn:
-    raise RlxError(f"{path}: it is damaged: copy the folder again, or compile the model again")
+def _refuse(path: Path, error: OSError | None = None) -> NoReturn:
+    """Raise RlxError for a file of a folder that is missing, can't be read, or is damaged."""
+    if error is None:
+        what = "it is damaged"
+    elif isinstance(error, FileNotFoundError):
+        what = "expected it in a folder of `rlx compile`, it is missing"
+    else:
+        raise RlxError(f"{path}: cannot read it: {error.strerror}") from None
+    raise RlxError(f"{path}: {what}: copy the folder again, or compile the model again") from None
 
 
 # Writing
@@ -266,7 +268,11 @@ def _load(folder: Path, options: Options) -> LanguageModel:
         path = folder / TOKENIZER
         if not facts.tokenizer:
             raise RlxError(f"{folder}: the model has no tokenizer: give token ids, and take ids")
-        if not path.is_file() or _digest(path.read_bytes()) != facts.tokenizer:
+        try:
+            good = _digest(path.read_bytes()) == facts.tokenizer
+        except OSError as e:
+            _refuse(path, e)
+        if not good:
             _refuse(path)
         return Tokenizer.load(path)
 
@@ -331,8 +337,8 @@ def _check_cpu(folder: Path, facts: Facts) -> None:
 def _read_object(path: Path) -> bytes:
     try:
         stored = Stored.read(path)
-    except OSError:
-        stored = None
+    except OSError as e:
+        _refuse(path, e)
     if stored is None:
         _refuse(path)
     return stored.data
@@ -345,8 +351,8 @@ def _map_weights(folder: Path, facts: Facts, program: Program) -> Block:
     file = PackedFile(folder / WEIGHTS, facts.weights, nbytes, program.checksums)
     try:
         found = file.mapped()
-    except OSError:
-        found = None
+    except OSError as e:
+        _refuse(file.path, e)
     if found is None:
         _refuse(file.path)
     return found

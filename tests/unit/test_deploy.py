@@ -236,16 +236,21 @@ def damaged_load(folder: Path, file: str) -> str:
     return message
 
 
-def test_every_file_is_checked(folder: Path) -> None:
+def test_every_file_is_checked(made: Path, folder: Path) -> None:
     for file in [p for p in folder.rglob("*") if p.is_file()]:
         good = file.read_bytes()
         for bad in (b"", good[:-2], good[: len(good) // 2], good[:-20] + b"?" + good[-19:]):
             file.write_bytes(bad)
             assert "damaged" in damaged_load(folder, file.name)
         file.unlink()
-        wanted = "it is missing" if file.name == deploy.FACTS else "damaged"
-        assert wanted in damaged_load(folder, file.name)
+        assert "it is missing: copy the folder again" in damaged_load(folder, str(file))
+        file.mkdir()
+        assert "cannot read it: Is a directory" in damaged_load(folder, str(file))
+        file.rmdir()
         file.write_bytes(good)
+    shutil.rmtree(folder / deploy.OBJECTS)
+    assert "it is missing: copy the folder again" in damaged_load(folder, deploy.OBJECTS)
+    shutil.copytree(made / deploy.OBJECTS, folder / deploy.OBJECTS)
     assert list(rlx.load(folder).generate_ids(IDS, 3))
 
 
