@@ -33,6 +33,8 @@ class Host(NamedTuple):
     """What a batch needs of its model."""
 
     program: Program
+    kv_cache: str
+    """What keys and values are kept in."""
     chunk: int
     """Tokens of prompts that a step feeds at most."""
     reuse_prefix: bool
@@ -315,7 +317,7 @@ class Batch:
 
     def _give(self, answer: Answer, token: int, drawn: list[tuple[Answer, int]]) -> None:
         if token < 0:
-            answer.error = no_token(len(answer.made) + 1)
+            answer.error = no_token(len(answer.made) + 1, self._host.kv_cache)
             answer.leave()
             return
         drawn.append((answer, token))

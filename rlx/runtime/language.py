@@ -261,6 +261,7 @@ class LanguageModel:
         count = integer("slots", slots, 1, program.manifest.most("rows"))
         host = Host(
             program,
+            self.stats.kv_cache,
             self._chunk,
             self.reuse_prefix,
             self._turns.turn,
@@ -347,7 +348,7 @@ class LanguageModel:
             before = time.perf_counter()
             self._feed(ids[self._past :], None)
             stats.prefill_s = time.perf_counter() - before
-            token = checked_token(int(self._buffers.id[0]), 1)
+            token = checked_token(int(self._buffers.id[0]), 1, stats.kv_cache)
             stats.new_tokens = 1
             yield token
             self._decode.bind_steps(self._buffers.ids, sorted(request.stops))
@@ -360,7 +361,7 @@ class LanguageModel:
                 number = stats.new_tokens + 1
                 stats.new_tokens += taken
                 for number, token in enumerate(self._buffers.ids[:taken].tolist(), number):
-                    yield checked_token(token, number)
+                    yield checked_token(token, number, stats.kv_cache)
 
     def _take(self, limit: int) -> int:
         """Run as many decode steps as fit one native call; return how many it took."""

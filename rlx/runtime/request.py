@@ -75,17 +75,19 @@ def checked_ids(token_ids: object, vocab: int, capacity: int, past: int = 0) -> 
     return ids
 
 
-def no_token(number: int) -> RlxError:
+def no_token(number: int, kv_cache: str) -> RlxError:
     """Return why an answer has no token, its `number`-th: none could be drawn."""
-    return RlxError(
-        f"token {number} of the answer: all logits before it are NaN: the model's weights are "
-        "damaged, or a value left the range of the format of keys and values (kv_cache: f16 "
-        "has none beyond 65,504, f32 and bf16 have)"
-    )
+    why = "the model's weights are damaged, or its numbers leave the range of f32"
+    if kv_cache == "f16":
+        why = (
+            "a key or a value left the range of kv_cache='f16', which ends at 65,504 (load the "
+            "model with kv_cache='f32' or 'bf16'), or the model's weights are damaged"
+        )
+    return RlxError(f"token {number} of the answer: all logits before it are NaN: {why}")
 
 
-def checked_token(token: int, number: int) -> int:
+def checked_token(token: int, number: int, kv_cache: str) -> int:
     """Return an answer's token, its `number`-th; raises RlxError where none could be drawn."""
     if token < 0:
-        raise no_token(number)
+        raise no_token(number, kv_cache)
     return token

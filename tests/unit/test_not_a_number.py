@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import gguf
 import numpy as np
 import pytest
@@ -22,16 +24,20 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> rlx.LanguageModel:
     path = tmp_path_factory.mktemp("models") / "bad.gguf"
     write_llama(path, **SHAPE, embed_type="f32", tied=False)
     reader = gguf.GGUFReader(path, "r+")
-    (embedding,) = (t for t in reader.tensors if t.name == "token_embd.weight")
-    embedding.data.reshape(-1, SHAPE["d"])[BAD] = np.nan
+    tensor(reader, "token_embd.weight").reshape(-1, SHAPE["d"])[BAD] = np.nan
     reader.data.flush()
     return rlx.load(path)
+
+
+def tensor(reader: gguf.GGUFReader, name: str) -> np.ndarray:
+    (found,) = (t.data for t in reader.tensors if t.name == name)
+    return found
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_the_first_token(model: rlx.LanguageModel, temperature: float) -> None:
     answer = model.generate_ids([1, BAD], 5, temperature)
-    with pytest.raises(RlxError, match=r"^token 1 of the answer: all logits before it are NaN"):
+    with pytest.raises(RlxError, match=r"^token 1 of the answer: .* are NaN: the model's weights"):
         next(answer)
     # The model goes on.
     assert len(list(model.generate_ids([1, 2, 3], 5, stop=False))) == 5
@@ -68,6 +74,23 @@ def test_one_answer_of_a_batch(model: rlx.LanguageModel) -> None:
                 _ = answer.ids
     with pytest.raises(RlxError, match=r"^token 1 of the answer: all logits"):
         model.generate_batch([[1, 2, 3], [BAD]], 6)
+
+
+@pytest.mark.parametrize("name", ["attn_k", "attn_v"])
+def test_what_f16_does_not_hold(tmp_path: Path, name: str) -> None:
+    path = write_llama(tmp_path / "large.gguf", **SHAPE, weight_type="f32")
+    reader = gguf.GGUFReader(path, "r+")
+    tensor(reader, f"blk.0.{name}.weight")[:] *= 1e9
+    reader.data.flush()
+    for kv_cache in ("f32", "bf16"):
+        model = rlx.load(path, kv_cache=kv_cache)
+        assert len(list(model.generate_ids([1, 2, 3], 6, stop=False))) == 6
+    advice = r"left the range of kv_cache='f16'.*load the model with kv_cache='f32' or 'bf16'"
+    model = rlx.load(path, kv_cache="f16")
+    with pytest.raises(RlxError, match=advice):
+        next(model.generate_ids([1, 2, 3], 6))
+    with pytest.raises(RlxError, match=advice):
+        model.generate_batch([[1, 2, 3]], 6)
 
 
 def test_logits_are_given_as_they_are(model: rlx.LanguageModel) -> None:
