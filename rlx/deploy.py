@@ -132,7 +132,7 @@ def write_folder(
             f"target: this machine can't run code for '{target.name}', and packs the weights: "
             "compile on one that can"
         )
-    if folder.exists() and not _is_ours(folder):
+    if os.path.exists(folder) and not _is_ours(folder):
         raise RlxError(
             f"{folder}: expected a new folder, or one of nothing but what `rlx compile` made before"
         )

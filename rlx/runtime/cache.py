@@ -86,7 +86,7 @@ class ObjectCache:
 
     def has(self, key: str) -> bool:
         """Return whether there is a blob, perhaps a damaged one."""
-        return any((folder / key).exists() for folder in (self._folder, *_elsewhere))
+        return any(os.path.exists(folder / key) for folder in (self._folder, *_elsewhere))
 
     def get(self, key: str) -> bytes | None:
         """Return the blob, or None where there is none; a damaged one is removed."""

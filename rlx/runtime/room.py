@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import os
 import re
+import stat
 import time
 from collections.abc import Iterator
 from contextlib import suppress
+from errno import ENOTDIR
 from pathlib import Path
 from typing import NamedTuple
 
@@ -49,23 +51,31 @@ def limit() -> int:
     text = os.environ.get("RLX_CACHE_LIMIT", "").strip()
     if not text:
         return DEFAULT_LIMIT
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT]?)i?B?", text, re.IGNORECASE)
-    if found is None:
-        warn_once(
-            "limit",
-            f"RLX_CACHE_LIMIT: expected a size such as 500M or 20G, got {text!r:.80}: "
-            f"the cache folder keeps up to {DEFAULT_LIMIT >> 30}G",
-        )
-        return DEFAULT_LIMIT
-    return int(float(found[1]) * _UNITS[found[2].upper()])
+    pattern = r"(\d+(?:\.\d+)?)\s*([KMGT]?)i?B?"
+    if found := re.fullmatch(pattern, text, re.IGNORECASE | re.ASCII):
+        nbytes = float(found[1]) * _UNITS[found[2].upper()]
+        if nbytes < 2**63:
+            return int(nbytes)
+    warn_once(
+        "limit",
+        f"RLX_CACHE_LIMIT: expected a size such as 500M or 20G, got {text!r:.80}: "
+        f"the cache folder keeps up to {DEFAULT_LIMIT >> 30}G",
+    )
+    return DEFAULT_LIMIT
 
 
 def check_settings() -> None:
     """Warn, once, of what RLX_CACHE_LIMIT and RLX_CACHE_DIR can't mean."""
     limit()
-    chosen = os.environ.get("RLX_CACHE_DIR")
-    if chosen and os.path.exists(chosen) and not os.path.isdir(chosen):
-        warn_no_cache(NotADirectoryError(20, "Not a directory", chosen))
+    folder = cache_dir()
+    try:
+        if not stat.S_ISDIR(folder.stat().st_mode):
+            raise NotADirectoryError(ENOTDIR, os.strerror(ENOTDIR), str(folder))
+    except FileNotFoundError:
+        # Whoever writes the first file makes it.
+        pass
+    except OSError as e:
+        warn_no_cache(e)
 
 
 def files() -> Iterator[File]:
@@ -75,8 +85,8 @@ def files() -> Iterator[File]:
             for entry in entries:
                 with suppress(OSError):
                     if entry.is_file(follow_symlinks=False) and TEMPORARY not in entry.name:
-                        stat = entry.stat(follow_symlinks=False)
-                        yield File(Path(entry.path), stat.st_size, stat.st_mtime)
+                        found = entry.stat(follow_symlinks=False)
+                        yield File(Path(entry.path), found.st_size, found.st_mtime)
 
 
 def used_now(path: Path) -> None:

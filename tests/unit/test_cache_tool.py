@@ -122,8 +122,14 @@ def test_files_of_other_versions_are_left_alone(run: Run, folder: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "value", "message"),
     [
-        ("RLX_CACHE_LIMIT", "abc", "expected a size such as 500M or 20G, got 'abc'"),
+        (
+            "RLX_CACHE_LIMIT",
+            "abc",
+            "expected a size such as 500M or 20G, got 'abc'",
+        ),
         ("RLX_CACHE_DIR", os.devnull, "rlx stores nothing in its cache folder"),
+        ("RLX_CACHE_DIR", f"{os.devnull}/below", "rlx stores nothing in its cache folder"),
+        ("RLX_CACHE_DIR", "n" * 256, "rlx stores nothing in its cache folder"),
     ],
 )
 def test_settings_that_mean_nothing_are_one_warning(

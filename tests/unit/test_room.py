@@ -59,7 +59,9 @@ def test_the_limit_is_a_size(monkeypatch: pytest.MonkeyPatch) -> None:
         assert limit() == nbytes, text
 
 
-@pytest.mark.parametrize("text", ["much", "-1", "1X", "1 2", "1e9"])
+@pytest.mark.parametrize(
+    "text", ["much", "-1", "1X", "1 2", "1e9", "\u0663M", "1\u212a", "9" * 400, "9000000T"]
+)
 def test_what_is_no_size_is_one_warning(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RLX_CACHE_LIMIT", text)
     with pytest.warns(RuntimeWarning, match="expected a size such as 500M") as caught:
