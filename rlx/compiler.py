@@ -49,12 +49,14 @@ def compile_text(
     """Lower a module of any level; return its manifest and its LLVM IR. The module is rewritten."""
     with stage("imports"):
         from rlx.lowering.extract import manifest_of
+        from rlx.lowering.frames import stack_bytes
         from rlx.lowering.program import lower
         from rlx.passes.pipelines import run_to
 
     run_to(module, "lir", profile, dump.stage if dump is not None else None)
     with stage("emission"):
-        return manifest_of(module), lower(module, target)
+        manifest, text = manifest_of(module), lower(module, target)
+        return manifest._replace(stack_bytes=stack_bytes(text)), text
 
 
 def compile_program(

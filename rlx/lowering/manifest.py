@@ -143,6 +143,8 @@ class Manifest(NamedTuple):
     """Whether a step has a loop whose turns are known only when it ends."""
     sites: tuple[Site, ...] = ()
     """What the marks of a step are numbered by; empty for a program without marks."""
+    stack_bytes: int = 0
+    """Of its code's frames: what a thread must have left of its stack."""
 
     @property
     def free(self) -> list[str]:

@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from rlx.lowering import enter
 from rlx.runtime.memory import aligned_array
 from rlx.runtime.program import Program
+from rlx.runtime.stack import guarded
 from rlx.runtime.threads import Team, native
 
 Array: TypeAlias = NDArray[Any]
@@ -98,7 +99,7 @@ class Call:
         self._pool: list[tuple[Array, ...]] = []
         self._kept = min(POOL, POOL_BYTES // max(self.result_bytes, 1))
         self._idle = _idle(tuple(map(_is_part, self.shapes, self.dtypes)))
-        self._patient = native().enter
+        self._patient = guarded(native().enter, program.manifest.stack_bytes)
         self._complete(self._prepared(), sizes)
         _programs.add(program)
 
@@ -154,7 +155,9 @@ class Call:
         self.team = program.team if large and program.team.threads > 1 else None
         # Other Python threads run meanwhile, unless it is over before they would.
         at_once = not large and not manifest.open_ended
-        self.enter = native().enter_at_once if at_once else self._patient
+        self.enter = self._patient
+        if at_once:
+            self.enter = guarded(native().enter_at_once, manifest.stack_bytes)
         self.wait = 0 if at_once else 1
         with program.held() if manifest.places else nullcontext():
             dims = program.words(sizes)

@@ -10,6 +10,7 @@ from rlx.errors import RlxError
 from rlx.lowering.target import Target
 from rlx.runtime.compilations import compiling
 from rlx.runtime.object_file import undefined
+from rlx.runtime.stack import elsewhere, has_room
 from rlx.runtime.stages import stage
 
 
@@ -58,6 +59,8 @@ def compile_object(text: str, target: Target, what: str = "a module") -> bytes:
             machine = _machine(target, jit=True)
             module = _parse(text, machine, target)
         with stage("LLVM"):
+            if not has_room():
+                return elsewhere(lambda: machine.emit_object(module))
             return machine.emit_object(module)
 
 

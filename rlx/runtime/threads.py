@@ -27,6 +27,7 @@ from rlx.lowering.target import Target, usable_cores
 from rlx.runtime.cache import ObjectCache
 from rlx.runtime.cache_files import warn_once
 from rlx.runtime.memory import Segment
+from rlx.runtime.stack import Enter, elsewhere, has_room, start_thread
 
 if TYPE_CHECKING:
     from rlx.runtime.jit import Engine
@@ -72,6 +73,9 @@ class Team:
         `job` and `ctx` are addresses. Python threads that call this at once take turns.
         Raises RlxError where the system refuses the threads, or after `close`.
         """
+        if not has_room():
+            elsewhere(lambda: self.run(job, ctx, alone))
+            return
         with self._lock:
             if self._closed:
                 raise RlxError("this model was closed: load it again to run it")
@@ -108,10 +112,7 @@ class Team:
     def _start(self) -> None:
         try:
             for tid in range(1, self.threads):
-                work = (self._memory, tid)
-                thread = threading.Thread(target=_work, args=work, name=f"rlx-{tid}", daemon=True)
-                thread.start()
-                self._workers.append(thread)
+                self._workers.append(start_thread(_work, (self._memory, tid), f"rlx-{tid}"))
         except BaseException as e:
             # A refused thread, or Ctrl-C while one was starting: those that did start return.
             self._closed = True
@@ -134,9 +135,9 @@ class _Native(NamedTuple):
     """Holds the code."""
     run: Callable[[int, int | None, int | None], None]
     worker: Callable[[int, int], None]
-    enter: Callable[[int, object, object, int], int]
+    enter: Enter
     """See `rlx.lowering.enter`; other Python threads run meanwhile."""
-    enter_at_once: Callable[[int, object, object, int], int]
+    enter_at_once: Enter
     """The same without letting others run, which takes longer than a small program."""
     lock: Callable[[int], None]
     unlock: Callable[[int], None]
