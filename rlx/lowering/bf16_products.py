@@ -9,7 +9,7 @@ subnormals to 0.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 
 from rlx.lowering import amx
@@ -30,7 +30,7 @@ def has_bf16(target: Target) -> bool:
 
 
 @contextmanager
-def all_tiles(f: Function) -> Iterator[None]:
+def all_tiles(f: Function) -> Generator[None]:
     """Emit what is emitted meanwhile with all tiles at their full size, where there are any."""
     has = amx.has_amx(f.target)
     if has:
