@@ -1,8 +1,8 @@
 """
 Rows of activations times packed weights.
 
-Those of f32 are multiplied in registers, or on the matrix unit as digits where all weights are
-quantised; those of bf16 and as bytes on the matrix unit, if any.
+Those of f32 are multiplied in registers, or as digits where all weights are quantised and that is
+faster, on the matrix unit or as bytes; those of bf16 and as bytes as tiles, if that is.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from rlx.lowering.gemm_registers import emit_registers
 from rlx.lowering.gemm_tile_plan import has_tiles
 from rlx.lowering.gemm_tiles import emit_tiles
 from rlx.lowering.gemm_unit import AskRow, Rows, StoreRow
+from rlx.lowering.gemv_row_lines import has_lines
 from rlx.lowering.gemv_rows import emit_gemv_rows, tiles_at_once
 from rlx.lowering.values import Value
 
@@ -67,7 +68,7 @@ def emit_gemm(
     quantised = not bytes_ and all(FORMATS[name].quantised for name in names)
     # Fast modules have digits for too few bits.
     digits = element == "float" and quantised and not f.module.fast
-    if digits and tiles_at_once(f.module, k, groups):
+    if digits and (tiles_at_once(f.module, k, groups) or has_lines(f.target, k)):
         args = f, k, groups, a, a_stride_bytes, rows, weights, tid, nth, store
         emit_gemv_rows(*args, turns)
         return

@@ -42,7 +42,7 @@ def panels_at_once(target: Target, form: Format) -> tuple[int, ...]:
 
     These share the loads of digits, which take as many of a CPU's slots as the products do.
     """
-    if not (form.quantised and target.has("avx512vnni")) or target.reads_in_order:
+    if not (form.quantised and target.has("avx512vnni")) or target.zen:
         return (1,)
     return (4, 2, 1) if form.scales_in_chunk == 1 else (2, 1)
 

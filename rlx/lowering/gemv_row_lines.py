@@ -1,7 +1,8 @@
 """
 A few rows of f32 times packed weights in registers: the digits of a row lie beside each other.
 
-Each thread has a share of the panels, and makes the digits of all rows for itself.
+Each thread has a share of the panels, and makes the digits of all rows for itself; of many rows it
+has a share.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from rlx.lowering.gemv import split
 from rlx.lowering.gemv_dots import Sums, digits_of, dot_of, multiply
 from rlx.lowering.gemv_panels import ask_ahead, join, scaled
 from rlx.lowering.gemv_row_panels import RowPanels
-from rlx.lowering.target import PANEL
+from rlx.lowering.target import PANEL, Target
 from rlx.lowering.values import Value, i64
 
 _TILE = 16
@@ -35,18 +36,26 @@ _TILE = 16
 _STACK = 320 * 1024
 """Bytes that the digits of these rows may take of a thread's stack."""
 
+_SPLIT_ROWS = 64
+"""Rows for each thread from which on threads share rows and not panels."""
+
 _INTS = f"<{PANEL} x i32>"
 
 
 def emit_lines(what: RowPanels, rows: Value, tid: Value, nth: Value) -> None:
-    """Emit the products of `rows` rows with a thread's share of the panels."""
+    """Emit a thread's share of the products of `rows` rows with all panels."""
     f, k, module, tile = what.f, what.k, what.f.module, _tile(what.k)
-    forms, shares = what.forms, split(what.f, what.k, what.groups, tid, nth)
+    forms = what.forms
+    many = f.icmp("uge", rows, f.mul(nth, _SPLIT_ROWS))
+    shares = split(f, k, what.groups, f.select(many, i64(0), tid), f.select(many, i64(1), nth))
+    each = f.mul(f.udiv(f.add(rows, f.sub(f.mul(nth, tile), 1)), f.mul(nth, tile)), tile)
+    first = f.select(many, f.umin(f.mul(tid, each), rows), i64(0))
+    last = f.select(many, f.umin(f.add(first, each), rows), rows)
     quantised = any(form.quantised for form in forms)
     digits = f.scratch("digits", tile * (k // CHUNK) * DIGITS) if quantised else what.a
 
     def some(r0: Value, _: list[Value]) -> list[Value]:
-        count = f.umin(f.sub(rows, r0), tile)
+        count = f.umin(f.sub(last, r0), tile)
 
         def write_digits(r: Value, _: list[Value]) -> list[Value]:
             row, to = f.at(what.a, f.add(r0, r), what.stride), f.at(digits, r, DIGITS)
@@ -67,7 +76,17 @@ def emit_lines(what: RowPanels, rows: Value, tid: Value, nth: Value) -> None:
             f.for_(begin, end, 1, [], partial(panel, g))
         return []
 
-    f.for_(0, rows, tile, [], some)
+    f.for_(first, last, tile, [], some)
+
+
+def has_lines(target: Target, k: int) -> bool:
+    """
+    Return whether products of digits are faster than those of f32, for rows of any number.
+
+    What joins the digits' sums takes half as many slots as their products, and is free where it has
+    pipes of its own. On Zen 5: 0.98 to 1.17 of the rate of f32 with 256 rows, 1.15 to 1.3 with 16.
+    """
+    return target.zen and target.has("avx512vnni") and _tile(k) == _TILE
 
 
 def _tile(k: int) -> int:

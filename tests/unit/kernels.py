@@ -34,7 +34,7 @@ def levels() -> list[str]:
 def product_levels() -> list[str]:
     """Return those, and a CPU that multiplies in other ways, if this one runs its code."""
     *first, last = levels()
-    other = "icelake-server" if Target.host().reads_in_order else "znver4"
+    other = "icelake-server" if Target.host().zen else "znver4"
     return [*first, *([other] if Target.named(other).runs_on(Target.host()) else []), last]
 
 

@@ -646,7 +646,7 @@ SCHEDULES = {
 def test_sums_stay_in_registers(level: str, cpu: str, element: str):
     """LLVM may order loads so early that sums are spilled: half the speed."""
     target = replace(Target.named(level), cpu=cpu)
-    text = Gemm(level, 64, [Group(("q4_1",), 32)], 256, element).module.text
+    text = Gemm(level, 64, [Group(("f16",), 32)], 256, element).module.text
     text = text.replace(f'"target-cpu"="{Target.named(level).cpu}"', f'"target-cpu"="{cpu}"')
     assembly = jit.assembly(text, target)
     functions = re.findall(r"^(gemm\.tile_|bf16\.rows_)(.*?)^\.Lfunc_end", assembly, re.M | re.S)
