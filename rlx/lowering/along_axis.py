@@ -10,10 +10,9 @@ from xdsl.ir import Attribute
 from rlx.dialects import infer
 from rlx.dialects.common import dims_of, element_bytes, element_of
 from rlx.lowering.body import Body
+from rlx.lowering.target import LINE
 from rlx.lowering.tensor_elements import memory_type
 from rlx.lowering.values import Value, f32, f64, i64, vec
-
-LINE = 64
 
 
 class AlongAxis:
@@ -32,6 +31,15 @@ class AlongAxis:
         self.is_float = element in infer.FLOATS
         self.unsigned = str(element).startswith("ui")
         self.type = memory_type(element) if self.is_float else f"i{8 * self.size}"
+
+    def emit(
+        self, row: Callable[[Value], None], columns: Callable[[Value, Value, Value], None]
+    ) -> None:
+        """Emit row(r) for this thread's rows of n elements, or, unless `is_last`, its columns."""
+        if self.is_last:
+            self.body.for_rows(self.outer, row)
+        else:
+            self.columns(columns)
 
     def number(self, x: float) -> Value:
         """Return a constant; an infinity is the least or the largest integer where it isn't one."""

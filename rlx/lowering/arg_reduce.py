@@ -21,12 +21,8 @@ if TYPE_CHECKING:
 
 def emit(body: Body) -> None:
     """The index of an axis's extreme, as a launch; see `cumulative.arg_reduce`."""
-    op = cast("ArgReduceOp", body.ops[0])
-    kernel = _ArgReduce(body, op)
-    if kernel.axis.is_last:
-        body.for_rows(kernel.axis.outer, kernel.row)
-    else:
-        kernel.axis.columns(kernel.columns)
+    kernel = _ArgReduce(body, cast("ArgReduceOp", body.ops[0]))
+    kernel.axis.emit(kernel.row, kernel.columns)
 
 
 class _ArgReduce:

@@ -11,8 +11,9 @@ from __future__ import annotations
 from math import inf
 from typing import TYPE_CHECKING, cast
 
-from rlx.lowering.along_axis import LINE, AlongAxis
+from rlx.lowering.along_axis import AlongAxis
 from rlx.lowering.body import Body
+from rlx.lowering.target import LINE
 from rlx.lowering.values import Value, i64
 from rlx.lowering.vmath import emit_binary
 
@@ -24,12 +25,8 @@ _LANES = 16
 
 def emit(body: Body) -> None:
     """Running combinations along an axis, as a launch; see `cumulative.cumulate`."""
-    op = cast("CumulateOp", body.ops[0])
-    kernel = _Cumulate(body, op)
-    if kernel.axis.is_last:
-        body.for_rows(kernel.axis.outer, kernel.row)
-    else:
-        kernel.axis.columns(kernel.columns)
+    kernel = _Cumulate(body, cast("CumulateOp", body.ops[0]))
+    kernel.axis.emit(kernel.row, kernel.columns)
 
 
 class _Cumulate:

@@ -12,8 +12,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rlx.lowering.dot_matrix import LINE, Tiling, up
+from rlx.lowering.dot_matrix import Tiling, up
 from rlx.lowering.emitter import Function, Module
+from rlx.lowering.target import LINE
 from rlx.lowering.values import Value, i64, vec
 
 

@@ -12,7 +12,8 @@ from rlx.dialects.moves import BroadcastOp
 from rlx.dialects.primitives import BinaryOp, CastOp, CompareOp, ConstantOp, SelectOp, UnaryOp
 from rlx.dialects.reductions import DotOp
 from rlx.lowering.body import Body
-from rlx.lowering.dot_matrix import LINE, Matrix, Tiling, lanes_below, load_part
+from rlx.lowering.dot_matrix import Matrix, Tiling, lanes_below, load_part
+from rlx.lowering.target import LINE
 from rlx.lowering.tensor_elements import constant_of, converted, loaded, memory_type, stored
 from rlx.lowering.values import Value, i64, vec
 from rlx.lowering.vmath import emit_binary, emit_compare, emit_unary

@@ -17,9 +17,10 @@ from rlx.dialects.common import dims_of, element_of
 from rlx.lowering.body import Body
 from rlx.lowering.dot_blocks import Shapes, block
 from rlx.lowering.dot_few import emit_few
-from rlx.lowering.dot_matrix import LINE, Matrix, Tiling, lanes_below, load_part, store_part, up
+from rlx.lowering.dot_matrix import Matrix, Tiling, lanes_below, load_part, store_part, up
 from rlx.lowering.dot_sides import Stored
 from rlx.lowering.emitter import Function
+from rlx.lowering.target import LINE
 from rlx.lowering.tensor_elements import register_type
 from rlx.lowering.values import Value, i64
 

@@ -5,10 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from rlx.lowering.emitter import Function
-from rlx.lowering.target import Target
+from rlx.lowering.target import LINE, Target
 from rlx.lowering.values import Index, Value, vec
-
-LINE = 64
 
 SIZES = {"float": 4, "double": 8, "i32": 4, "i64": 8}
 """What sums are made of, and its bytes."""

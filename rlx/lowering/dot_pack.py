@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rlx.lowering.dot_matrix import LINE, Tiling, lanes_below, load_part, load_some
+from rlx.lowering.dot_matrix import Tiling, lanes_below, load_part, load_some
 from rlx.lowering.emitter import Function, Module
+from rlx.lowering.target import LINE
 from rlx.lowering.values import Value, i64, vec
 
 _BLOCK = 16

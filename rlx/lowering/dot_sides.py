@@ -6,9 +6,10 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from rlx.lowering.dot_bytes import across, along, correct
-from rlx.lowering.dot_matrix import LINE, Matrix, Tiling, up
+from rlx.lowering.dot_matrix import Matrix, Tiling, up
 from rlx.lowering.dot_pack import pack_lhs, pack_rhs
 from rlx.lowering.emitter import Function
+from rlx.lowering.target import LINE
 from rlx.lowering.values import Value, i64
 
 STEPS = 16

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from enum import StrEnum
 
-from rlx.lowering.dot_matrix import LINE, Tiling, lanes_below, load_part, store_part
+from rlx.lowering.dot_matrix import Tiling, lanes_below, load_part, store_part
 from rlx.lowering.emitter import Function, Module
+from rlx.lowering.target import LINE
 from rlx.lowering.values import Value, i64
 
 TALL = 12

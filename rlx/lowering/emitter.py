@@ -193,17 +193,11 @@ class Function(Instructions):
         """Call a function by name; a name that this module doesn't define is declared."""
         self.module.declare(name, result, [a.type for a in args])
         text = f"call {result} @{name}({', '.join(f'{a.type} {a.name}' for a in args)})"
-        if result == "void":
-            self.line(text)
-            return Value("void", "")
-        return self._emit(result, text)
+        return self._called(result, text)
 
     def call_pointer(self, pointer: Value, result: str, *args: Value) -> Value:
         text = f"call {result} {pointer.name}({', '.join(f'{a.type} {a.name}' for a in args)})"
-        if result == "void":
-            self.line(text)
-            return Value("void", "")
-        return self._emit(result, text)
+        return self._called(result, text)
 
     def intrinsic(
         self,
@@ -223,6 +217,9 @@ class Function(Instructions):
             f"{a.type}{attribute if i == pointer else ''} {a.name}" for i, a in enumerate(args)
         ]
         text = f"call {result} @{name}({', '.join(spelled)})"
+        return self._called(result, text)
+
+    def _called(self, result: str, text: str) -> Value:
         if result == "void":
             self.line(text)
             return Value("void", "")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
-from rlx.lowering.target import Target
+from rlx.lowering.target import LINE, Target
 from rlx.lowering.values import Index, Value, i32, i64, vec
 
 STREAMING = "!nontemporal !0"
@@ -284,5 +284,5 @@ class Instructions(ABC):
         self, pointer: Value, nbytes: int, locality: int = 3, write: bool = False
     ) -> None:
         """Ask for the cache lines of so many bytes, from one that starts at `pointer` on."""
-        for offset in range(0, nbytes, 64):
+        for offset in range(0, nbytes, LINE):
             self.prefetch(self.at(pointer, offset), locality, write)

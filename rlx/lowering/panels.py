@@ -16,13 +16,12 @@ from rlx.lowering.contract import store_panel
 from rlx.lowering.kv_cache import Attention, store_k_panel, store_v_panel
 from rlx.lowering.rope import rotate_interleaved
 from rlx.lowering.rows import VECTOR
-from rlx.lowering.target import PANEL
+from rlx.lowering.target import LINE, PANEL
 from rlx.lowering.tensor_elements import HALVES
 from rlx.lowering.values import Value, f32, i64
 from rlx.lowering.vmath import emit_binary, emit_unary
 from rlx.lowering.vmath_cast import convert
 
-_LINE = 64
 _STREAMED = 4 << 20
 """Bytes of a result from which on it is not in a cache any more when it is read."""
 
@@ -73,10 +72,10 @@ class Panels:
             return
 
         def past() -> list[Value]:
-            f.store(v, f.at(base, panel, _LINE), align=_LINE, streaming=True)
+            f.store(v, f.at(base, panel, LINE), align=LINE, streaming=True)
             return []
 
-        lines = f.icmp("eq", f.and_(f.cast("ptrtoint", out, "i64"), _LINE - 1), 0)
+        lines = f.icmp("eq", f.and_(f.cast("ptrtoint", out, "i64"), LINE - 1), 0)
         f.if_(lines, past, plain)
 
     def _streams(self, result: SSAValue) -> bool:

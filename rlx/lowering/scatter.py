@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, cast
 
 from rlx.dialects.common import dims_of, element_bytes, element_of
 from rlx.lowering.body import Body
+from rlx.lowering.target import LINE
 from rlx.lowering.tensor_elements import memory_type
 from rlx.lowering.values import Value, i64, vec
 from rlx.lowering.vmath import emit_binary
@@ -20,7 +21,6 @@ from rlx.lowering.vmath import emit_binary
 if TYPE_CHECKING:
     from rlx.ops.scattering import ScatterRowsOp
 
-_LINE = 64
 _BY_COLUMNS = 32
 """Lines of a row from which on threads share its columns."""
 
@@ -32,11 +32,11 @@ def emit(body: Body) -> None:
     axes, dims, f = op.option("axes"), dims_of(into.type), body.f
     size = element_bytes(into.type)
     rows, width = body.count(dims[:axes]), body.count(dims[axes:])
-    lines = f.udiv(f.add(f.mul(width, size), _LINE - 1), _LINE)
+    lines = f.udiv(f.add(f.mul(width, size), LINE - 1), LINE)
     by_columns = f.icmp("uge", lines, _BY_COLUMNS)
 
     def columns() -> list[Value]:
-        first, last = (f.mul(part, _LINE // size) for part in body.share(lines))
+        first, last = (f.mul(part, LINE // size) for part in body.share(lines))
         return [i64(0), rows, first, f.umin(last, width)]
 
     def whole_rows() -> list[Value]:
@@ -64,7 +64,7 @@ class _Scatter:
         self.kind = op.option("kind")
         element = element_of(op.args[0].type)
         self.element, self.unsigned = memory_type(element), str(element).startswith("ui")
-        self.lanes = _LINE // size
+        self.lanes = LINE // size
         self.ids = op.args[1]
 
     def copy(self, source: Value) -> None:

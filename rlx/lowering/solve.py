@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, cast
 
 from rlx.dialects.common import Dim, dims_of, element_bytes, element_of
 from rlx.lowering.body import Body
+from rlx.lowering.target import LINE
 from rlx.lowering.tensor_elements import memory_type
 from rlx.lowering.values import Index, Value, f32, f64, i64, vec
 
 if TYPE_CHECKING:
     from rlx.ops.linalg import CholeskyOp, LuOp, TriangularSolveOp
 
-_LINE = 64
 _BLOCK = 8
 """Columns that are factored before the rest of the matrix is changed."""
 _ROWS = 4
@@ -42,7 +42,7 @@ class _Matrices(ABC):
         self.batch: list[Dim] = list(dims_of(type_)[:-2])
         self.n = body.size(dims_of(type_)[-1])
         self.size, self.element = element_bytes(type_), memory_type(element_of(type_))
-        self.lanes = _LINE // self.size
+        self.lanes = LINE // self.size
         self.source = body.pointers[self.op.operands[0]]
         self.outs = dict(zip(body.yielded, body.outs, strict=True))
 

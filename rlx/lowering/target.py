@@ -20,6 +20,9 @@ from rlx.errors import RlxError
 PANEL = 16
 """Output rows that a weight panel interleaves, and the width in lanes of every kernel's vectors."""
 
+LINE = 64
+"""Bytes of a cache line."""
+
 _AVX2 = ("avx", "avx2", "fma", "f16c")
 _AVX512 = (*_AVX2, "avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512cd")
 _ICELAKE = (*_AVX512, "avx512vnni", "gfni")

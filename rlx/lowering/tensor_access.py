@@ -14,7 +14,7 @@ from functools import partial
 from typing import NamedTuple, TypeAlias
 
 from rlx.lowering.hoist import Places
-from rlx.lowering.target import PANEL
+from rlx.lowering.target import LINE, PANEL
 from rlx.lowering.tensor_nodes import ONE, Node, Size, cuts, product
 from rlx.lowering.values import Value, i64, vec
 
@@ -39,8 +39,6 @@ AnyAxis: TypeAlias = Axis | Part
 ZERO = Axis(i64(0))
 SPREAD = 4
 """Up to how many elements apart lanes are loaded with what lies between them."""
-LINE = 64
-"""Bytes of a cache line."""
 _AHEAD = 2 * LINE
 """
 Bytes from a store to what is fetched for later ones.

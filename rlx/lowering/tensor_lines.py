@@ -11,8 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rlx.lowering.hoist import Places
-from rlx.lowering.target import PANEL
-from rlx.lowering.tensor_access import LINE
+from rlx.lowering.target import LINE, PANEL
 from rlx.lowering.tensor_lanes import splits_lanes
 from rlx.lowering.tensor_nodes import Node, product, reachable
 from rlx.lowering.tensor_reduce import Program

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from math import prod
+from typing import TypeAlias
 
 from rlx.lowering.body import Body
 from rlx.lowering.emitter import Function
@@ -21,6 +22,8 @@ from rlx.lowering.tensor_pull import Pull
 from rlx.lowering.tensor_split import Split
 from rlx.lowering.values import Value, i64, vec
 
+Fixed: TypeAlias = Sequence[tuple[int, AnyAxis]]
+"""Indices along some axes, by their numbers."""
 ACCUMULATORS = 4
 _FETCHED = 2
 """The stage that keeps a row fetches the next: the first one waits for memory itself."""
@@ -174,9 +177,7 @@ class Program(Pull):
         n = product(dims)
         results: Ahead | None = None
 
-        def chunk(
-            fixed: list[tuple[int, AnyAxis]], c: Value, mask: Value | None, acc: Value
-        ) -> Value:
+        def chunk(fixed: Fixed, c: Value, mask: Value | None, acc: Value) -> Value:
             if self.stage:
                 self.stage.chunk = Axis(c, 1)
             if results:
@@ -185,16 +186,8 @@ class Program(Pull):
             place = _inserted(at.axes, [*fixed, *zip(inner, parts, strict=True)])
             return self.take(reduction, source, At(place, mask), acc)
 
-        def rows(
-            rest: list[int], fixed: list[tuple[int, AnyAxis]], accs: list[Value]
-        ) -> list[Value]:
-            if not rest:
-                return self._chunks(n, accs, lambda c, m, a: chunk(fixed, c, m, a))
-            axis, *others = rest
-            size = self.access.size(source.dims[axis])
-            return self.places.loop(
-                0, size, 1, accs, lambda i, a: rows(others, [*fixed, (axis, Axis(i))], a)
-            )
+        def inside(fixed: Fixed, accs: list[Value]) -> list[Value]:
+            return self._chunks(n, accs, lambda c, m, a: chunk(fixed, c, m, a))
 
         count = self.access.size(product([source.dims[a] for a in axes]))
         if self.split and not outer and self.split.covers(at.axes):
@@ -225,13 +218,31 @@ class Program(Pull):
         before, self.stage = self.stage, Stage(at.axes) if len(axes) == 1 else None
         chunks = ACCUMULATORS if n.static is None else -(-n.static // PANEL)
         accs = [reduction.neutral(PANEL)] * max(1, min(ACCUMULATORS, chunks))
-        accs = rows(outer, [], accs)
+        accs = self._over(source, outer, accs, inside)
         for kept, row in (self.stage.rows if self.stage else {}).items():
             self.places.remember(("row", kept, at.axes), [row])
         self.stage = before
         if ahead:
             ahead.fetches = fetches
         return reduction.finish(reduction.horizontal(accs), count)
+
+    def _over(
+        self,
+        source: Node,
+        axes: Sequence[int],
+        accs: list[Value],
+        step: Callable[[Fixed, list[Value]], list[Value]],
+        fixed: Fixed = (),
+    ) -> list[Value]:
+        """Return accumulators after loops over axes of a value, with `step` inside of them."""
+        if not axes:
+            return step(fixed, accs)
+        axis, *others = axes
+
+        def inside(i: Value, accs: list[Value]) -> list[Value]:
+            return self._over(source, others, accs, step, (*fixed, (axis, Axis(i))))
+
+        return self.places.loop(0, self.access.size(source.dims[axis]), 1, accs, inside)
 
     def take(self, reduction: Reduction, source: Node, at: At, acc: Value) -> Value:
         """Return an accumulator with a chunk more."""
@@ -301,20 +312,12 @@ class Program(Pull):
         axes = node.axes
         reduction = Reduction(self.f, node.kind, node.element)
 
-        def rows(
-            rest: Sequence[int], fixed: list[tuple[int, AnyAxis]], accs: list[Value]
-        ) -> list[Value]:
-            if not rest:
-                places = [At(_inserted(at.axes, fixed), at.mask) for at in ats]
-                values = [self.places.splat(v) for v in self.pull(source, places)]
-                return [reduction.combine(a, v) for a, v in zip(accs, values, strict=True)]
-            axis, *others = rest
-            size = self.access.size(source.dims[axis])
-            return self.places.loop(
-                0, size, 1, accs, lambda i, a: rows(others, [*fixed, (axis, Axis(i))], a)
-            )
+        def combined(fixed: Fixed, accs: list[Value]) -> list[Value]:
+            places = [At(_inserted(at.axes, fixed), at.mask) for at in ats]
+            values = [self.places.splat(v) for v in self.pull(source, places)]
+            return [reduction.combine(a, v) for a, v in zip(accs, values, strict=True)]
 
-        accs = rows(axes, [], [reduction.neutral(PANEL) for _ in ats])
+        accs = self._over(source, axes, [reduction.neutral(PANEL) for _ in ats], combined)
         count = self.access.size(product([source.dims[a] for a in axes]))
         return [reduction.finish(a, count) for a in accs]
 

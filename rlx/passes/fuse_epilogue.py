@@ -20,6 +20,7 @@ may follow `mir.matmul` is said here. The rules, with their reasons:
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from xdsl.context import Context
@@ -110,6 +111,12 @@ def _is_bias(op: Operation) -> bool:
     return is_splat(op)
 
 
+def _makers(op: Operation, products: Callable[[Operation], object]) -> list[Operation]:
+    """Return the launches with products that make operands, the last one first."""
+    owners = (v.owner for v in op.operands)
+    return in_order(o for o in owners if isinstance(o, Operation) and products(o))[::-1]
+
+
 @dataclass
 class MoveIntoMatmulKernel(RewritePattern):
     fusion: Fusion
@@ -122,12 +129,11 @@ class MoveIntoMatmulKernel(RewritePattern):
     ) -> None:
         if launch_of(op) is not op:
             return
-        owners = (v.owner for v in op.operands)
-        kernels = in_order(o for o in owners if isinstance(o, Operation) and matmuls(o))
+        kernels = _makers(op, matmuls)
         if not kernels:
             return
-        reasons = {kernel: can_fuse_epilogue(op, kernel) for kernel in reversed(kernels)}
-        chosen = next((k for k, reason in reasons.items() if reason is None), kernels[-1])
+        reasons = {kernel: can_fuse_epilogue(op, kernel) for kernel in kernels}
+        chosen = next((k for k, reason in reasons.items() if reason is None), kernels[0])
         # Rows that are multiplied are read where they are: what makes them is not copied.
         rows = {m.input for m in matmuls(chosen)}
         copied = [o for o in _spread(op) if _is_bias(o) and rows.isdisjoint(o.results)]
@@ -147,9 +153,7 @@ class MoveIntoDotKernel(RewritePattern):
     ) -> None:
         if launch_of(op) is not op:
             return
-        owners = (v.owner for v in op.operands)
-        kernels = in_order(o for o in owners if isinstance(o, Operation) and dots(o))
-        joins = [Join([kernel, op], _spread(op)) for kernel in reversed(kernels)]
+        joins = [Join([kernel, op], _spread(op)) for kernel in _makers(op, dots)]
         reasons = [self._reason(join) for join in joins]
         chosen = reasons.index(None) if None in reasons else 0
         if joins:
