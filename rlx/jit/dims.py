@@ -181,9 +181,6 @@ class Dims:
             visit(dim)
         return list(found)
 
-    def _needs(self, name: str, other: str) -> bool:
-        return other in self.order([name])
-
     def _merge(self) -> None:
         """Join derived dimensions whose operands have become the same."""
         seen: dict[Derivation, str] = {}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import fields, is_dataclass
 from typing import Any, NamedTuple, cast
 
@@ -99,10 +99,3 @@ def _dataclass(cls: Any, values: dict[str, Any]) -> Any:
     for name in late:
         object.__setattr__(result, name, values[name])
     return result
-
-
-def map_leaves(function: Callable[[Any], Any], tree: object) -> Any:
-    """Return a nest with a function of each of its leaves."""
-    leaves: list[Any] = []
-    structure = flatten(tree, leaves)
-    return unflatten(structure, iter([function(leaf) for leaf in leaves]))

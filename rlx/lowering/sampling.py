@@ -66,11 +66,6 @@ def sample_scratch_bytes(n: int) -> int:
     return 2 * _list_bytes(n)
 
 
-def emit_argmax(f: Function, logits: Value, n: int) -> Value:
-    """Return the i32 index of the largest of n floats, the first of several; -1 if all are NaN."""
-    return _first_equal(f, logits, n, _reduce(f, "maxnum", _part_maxima(f, logits, n)))
-
-
 def emit_sample(f: Function, logits: Value, n: int, params: Value, scratch: Value) -> Value:
     """
     Return the i32 index of the chosen one of n logits (f32), which are only read.

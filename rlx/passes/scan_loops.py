@@ -8,13 +8,11 @@ from xdsl.dialects.builtin import i64
 from xdsl.ir import Block, Operation, SSAValue
 
 from rlx.dialects import mir
-from rlx.dialects.common import Dim, tensor
+from rlx.dialects.common import Dim
 from rlx.dialects.control import yielded
 from rlx.dialects.kinds import BinaryKind, CompareKind, ReduceKind
 from rlx.dialects.scan_op import ScanOp
 from rlx.dialects.writer import Writer
-
-_TURN = tensor([], i64)
 
 
 def loop(op: ScanOp) -> tuple[Sequence[Operation], Sequence[SSAValue]]:

@@ -9,7 +9,7 @@ from kernels import Buffer, Kernel, compile_kernel, levels, module_of
 
 from rlx.lowering.emitter import Function
 from rlx.lowering.philox import emit_philox
-from rlx.lowering.sampling import PARAMETERS_BYTES, emit_argmax, emit_sample, sample_scratch_bytes
+from rlx.lowering.sampling import PARAMETERS_BYTES, emit_sample, sample_scratch_bytes
 from rlx.runtime import jit
 
 SAMPLE = [("ptr", name) for name in ("logits", "params", "scratch", "out")]
@@ -161,13 +161,7 @@ def test_greedy_takes_the_first_of_the_largest(level: str):
 def test_argmax_of_a_vocabulary(level: str):
     n = 49152
     x = np.random.default_rng(1).standard_normal(n).astype(np.float32)
-
-    def emit(f: Function) -> None:
-        f.store(emit_argmax(f, f.params[0], n), f.params[1])
-
-    out = Buffer(4)
-    compile_kernel(level, [("ptr", "logits"), ("ptr", "out")], emit)(Buffer.of(x), out)
-    assert out.array(np.int32, 1)[0] == x.argmax()
+    assert Sampler(level, n)(x) == x.argmax()
 
 
 def test_extreme_temperatures():
