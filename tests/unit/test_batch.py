@@ -198,11 +198,13 @@ def test_an_end_token_ends_an_answer(model: LanguageModel, monkeypatch: pytest.M
     monkeypatch.setattr(model, "end_tokens", frozenset([free[0][7], free[2][3]]))
     wanted = [list(model.generate_ids(p, 30)) for p in prompts]
     assert len(wanted[0]) <= 8
-    with model.batch(4) as batch:
+    with model.batch(5) as batch:
         answers = [batch.add(p, 30) for p in prompts]
+        longer = batch.add(prompts[0], 30, stop=False)
         for _ in batch:
             pass
     assert [a.ids for a in answers] == wanted
+    assert longer.ids == free[0]
     texts = ["".join(model.generate(p, 30)) for p in prompts]
     assert model.generate_batch(prompts, 30) == texts
 

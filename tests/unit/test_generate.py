@@ -321,6 +321,7 @@ def test_text_is_that_of_the_ids_up_to_the_end_token(small: Case, monkeypatch: p
     length = ids.index(end)
     monkeypatch.setattr(model, "end_tokens", frozenset([end]))
     assert list(model.generate_ids("hello", 40)) == ids[: length + 1]
+    assert list(model.generate_ids("hello", 40, stop=False)) == ids
     assert "".join(model.generate("hello", 40)) == tokenizer.decode(ids[:length])
 
 
