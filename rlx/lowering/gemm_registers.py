@@ -37,6 +37,7 @@ from rlx.lowering.gemm_unit import (
     StoreRow,
     Units,
 )
+from rlx.lowering.gemv_panels import ask_ahead
 from rlx.lowering.target import PANEL, Target
 from rlx.lowering.values import Value, i64
 from rlx.lowering.vmath_cast import convert
@@ -219,11 +220,13 @@ def _filler(module: Module, name: str, wide: int) -> str:
         panel, heads, out, blocks = f.params
 
         def element(i: Value, _: list[Value]) -> list[Value]:
+            ask_ahead(f, f.at(panel, i, form.block_step), form.block_step)
             f.store(load_column(f, name, panel, i), f.at(out, i, wide * LINE), align=64)
             return []
 
         def chunk(i: Value, _: list[Value]) -> list[Value]:
             at, head, place = chunk_pointers(f, form, panel, heads, i)
+            ask_ahead(f, at, form.chunk_step)
             scales = chunk_scales(f, form, head, block_scale(f, form, head), place)
             to = f.at(out, i, CHUNK * wide * LINE)
             for j, value in enumerate(chunk_columns(f, form, at, scales)):

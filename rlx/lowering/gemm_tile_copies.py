@@ -22,6 +22,7 @@ from rlx.lowering.formats import (
 )
 from rlx.lowering.gemm_tile_plan import RowCopies, element_of
 from rlx.lowering.gemm_unit import OF_ROW, SUMS, Rows
+from rlx.lowering.gemv_panels import ask_ahead
 from rlx.lowering.target import PANEL
 from rlx.lowering.values import Value, i64
 
@@ -114,6 +115,7 @@ def _filler(module: Module, name: str) -> str:
 
         def chunk(i: Value, _: list[Value]) -> list[Value]:
             at, head, place = chunk_pointers(f, form, panel, heads, i)
+            ask_ahead(f, at, form.chunk_step)
             scales = chunk_scales(f, form, head, block_scale(f, form, head), place)
             columns = chunk_columns(f, form, at, scales)
             to = f.at(out, i, amx.TILE_BYTES)
@@ -124,6 +126,7 @@ def _filler(module: Module, name: str) -> str:
 
         def pair(j: Value, _: list[Value]) -> list[Value]:
             columns = [load_column(f, name, panel, f.add(f.mul(j, 2), n)) for n in range(2)]
+            ask_ahead(f, f.at(panel, j, 2 * form.block_step), 2 * form.block_step)
             f.store(pairs(f, *columns), f.at(out, j, amx.ROW_BYTES), align=64)
             return []
 
