@@ -333,7 +333,15 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def update_section(readme: Path, name: str, text: str) -> None:
-    """Replace what stands between the marks `name:begin` and `name:end` of a Markdown file."""
+    """
+    Replace what stands between the marks `name:begin` and `name:end` of a Markdown file.
+
+    If there is a file beside it that is named as this CPU, such as `znver5.md`, it is that.
+    """
+    from rlx.lowering.target import Target
+
+    own = readme.with_name(f"{Target.host().cpu}.md")
+    readme = own if own.exists() else readme
     begin, end = f"<!-- {name}:begin -->", f"<!-- {name}:end -->"
     before, found, rest = readme.read_text().partition(begin)
     _, closed, after = rest.partition(end)

@@ -228,9 +228,9 @@ def load(
 
     `precision`: `exact` has f32's accuracy in activations and products. `fast` rounds activations
     to 16 bits before the products of decode with quantised weights (`lowering/digits.py`), rounds
-    what prefill multiplies to bf16 where the CPU has a matrix unit for that, and functions such as
+    what prefill multiplies to bf16 where the CPU has products for that, and functions such as
     silu lose a few bits (`vmath_fast`). Weights are as they are in the file. `auto` is the decode
-    of `exact` and, on a CPU with a matrix unit, the prefill of `fast`. `threads` is clamped to the
+    of `exact` and, on a CPU with such products, the prefill of `fast`. `threads` is clamped to the
     CPUs that this process may use. `max_context` bounds prompt and answer together (default: the
     model's, up to 2048).
     `verify` checks the memory plans first, by an analysis of its own. `profile`, or the path of a

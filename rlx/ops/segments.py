@@ -40,8 +40,8 @@ class SegmentAttentionOp(NamedOp):
 
     `(q [rows, heads * head_dim], k, v of the same shape, starts [segments]) -> the same shape`. A
     row sees all rows of its segment, and no other. `scale 0` stands for 1 / sqrt(head_dim).
-    Operands of bf16 are for a matrix unit: the weights of softmax are rounded to that too, sums are
-    f32.
+    Operands of bf16 are for a CPU that multiplies it: the weights of softmax are rounded to that
+    too, sums are f32.
     """
 
     name = "transformer.segment_attention"
