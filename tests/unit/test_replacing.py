@@ -14,7 +14,8 @@ import pytest
 
 from rlx.errors import RlxError
 from rlx.runtime.replacing import replacing
-from rlx.tools import cli, generate, opt_session
+from rlx.tools import cli, generate
+from rlx.tools.opt import session
 
 
 def write(path: Path | str, *inputs: Path | str, data: bytes = b"new") -> None:
@@ -100,7 +101,7 @@ def too_late(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr("rlx.driver.load", fail)
     monkeypatch.setattr(generate, "load_language", fail)
-    monkeypatch.setattr(opt_session, "parse", fail)
+    monkeypatch.setattr(session, "parse", fail)
 
 
 COMMANDS = {
@@ -150,7 +151,7 @@ def test_a_reproducer_is_written_over_no_input(tmp_path: Path, rlx_opt: Callable
     source.write_text("func.func @main(%x: f32) -> f32 {\n  func.return %x : f32\n}\n")
     args = [str(source), "-t", "llvm", "--crash-reproducer"]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("rlx.tools.opt_session.Session._emit", broken)
+        patch.setattr("rlx.tools.opt.session.Session._emit", broken)
         message = rlx_opt(*args, str(source)).err
         assert "no reproducer: cannot write" in message
         assert "it is an input" in message
@@ -160,4 +161,4 @@ def test_a_reproducer_is_written_over_no_input(tmp_path: Path, rlx_opt: Callable
 
 
 def broken(*_: object) -> str:
-    raise opt_session.InternalError("broken")
+    raise session.InternalError("broken")
