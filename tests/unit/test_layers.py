@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 import importlib
+import subprocess
+import sys
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -76,6 +78,17 @@ def test_the_runtime_uses_plain_files_of_the_lowering():
 def test_the_rules_name_every_folder():
     folders = {p.name for p in ROOT.iterdir() if (p / "__init__.py").exists()}
     assert folders == {*ALLOWED, "tools"}
+
+
+def test_a_benchmark_without_a_package_is_one_message():
+    """Before the parts that take minutes."""
+    folder = ROOT.parent / "benchmarks"
+    code = f"import sys; sys.modules['gguf'] = None; sys.path.insert(0, {str(folder)!r}); "
+    code += "import startup; startup.main()"
+    command = [sys.executable, "-c", code, "--only", "imports,layers"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == "models of random weights: no package gguf: pip install gguf\n"
 
 
 @pytest.mark.parametrize("folder", ["benchmarks", "examples"])
