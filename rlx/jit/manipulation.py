@@ -185,7 +185,9 @@ def broadcast_to(x: object, shape: object) -> Any:
     value = core.lift(x, what="broadcast_to")
     wanted = shape_of(shape, "broadcast_to")
     dims = value.trace.dims
-    if core.common_shape(value.dims, wanted) != tuple(dims.find(d) for d in wanted):
+    common = core.common_shape(value.dims, wanted)
+    # A derived dimension may happen to be what is wanted.
+    if len(common) != len(wanted) or not all(map(dims.same, common, wanted)):
         raise ValueError(
             "input operand has more dimensions than allowed by the axis remapping, or they don't "
             f"fit: {core.shape_text(value.dims)} to {core.shape_text(wanted)}"

@@ -67,6 +67,19 @@ def test_derived_sizes_are_open_too(rng: np.random.Generator):
     assert jitted.stats.compilations == 1
 
 
+def test_derived_sizes_that_are_what_is_wanted(rng: np.random.Generator):
+    def f(x, count):
+        return np.broadcast_to(np.pad(x, ((0, 1),)), (2, count))
+
+    jitted = rlx.jit(f, static_argnames="count")
+    for n, count in ((0, 3), (2, 3), (0, 1), (0, 3)):
+        x = randn(rng, n)
+        np.testing.assert_array_equal(jitted(x, count), f(x, count))
+    for n, count in ((1, 3), (1, 1)):
+        with pytest.raises(ValueError, match=r"broadcast together|don't fit: \(2,\) to \(2,1\)"):
+            jitted(randn(rng, n), count)
+
+
 def test_a_size_that_decides_otherwise_is_traced_again(rng: np.random.Generator):
     def f(x):
         return x[0] if x.shape[0] > 4 else x.sum(axis=0)
