@@ -372,7 +372,8 @@ class LanguageModel:
         self._decode.alone = self._pace.alone and self._decode.recorder is None
         before, used = time.perf_counter(), time.process_time()
         taken = self._decode.step({"past": self._past}, steps, step >= CALL_SECONDS)
-        seconds = time.perf_counter() - before
+        # A clock that is coarse may stand still.
+        seconds = max(time.perf_counter() - before, 1e-9)
         # A profile is one of all threads.
         if stats.threads > 1 and self._decode.recorder is None:
             used = time.process_time() - used

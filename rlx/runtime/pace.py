@@ -72,4 +72,4 @@ class Pace:
         self._since = now, idle_now = self._clock(), self._idle()
         if idle is None or idle_now is None:
             return True
-        return 1 + (idle_now - idle) / (now - before) >= CROWDED * self._threads
+        return 1 + (idle_now - idle) / max(now - before, 1e-9) >= CROWDED * self._threads

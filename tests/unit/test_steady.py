@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from types import FrameType
+from types import FrameType, SimpleNamespace
 
 import numpy as np
 import pytest
@@ -222,6 +222,17 @@ def test_one_thread_alone_gives_the_same(
             pace.alone = way if way else not pace.alone
             given.append(token)
         assert given == wanted
+
+
+def test_a_clock_that_stands_still(model: LanguageModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    wanted = answer(model)
+    still = SimpleNamespace(perf_counter=lambda: 1.0, process_time=lambda: 1.0)
+    monkeypatch.setattr(language, "time", still)
+    monkeypatch.setattr(model, "_pace", Pace(2, lambda: 1.0, lambda: 1.0))
+    monkeypatch.setattr(model.stats, "threads", 2)
+    for alone in (False, True):
+        model._pace.alone = alone
+        assert answer(model) == wanted
 
 
 # Ctrl-C
