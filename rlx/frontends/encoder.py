@@ -11,6 +11,7 @@ from typing import Any
 
 from rlx.errors import RlxError
 from rlx.frontends.tokenizer import BYTES, PRE_TOKENIZERS, Vocabulary
+from rlx.frontends.tokenizer_json import refused_by_library
 
 try:
     import tokenizers
@@ -22,6 +23,7 @@ except ImportError as error:
 
 SHORT = 512
 """The most bytes of a text in which each token is looked for."""
+DAMAGED = "the model's tokenizer.ggml.tokens and merges do not fit, the file is damaged"
 _CHARACTERS = {byte: character for character, byte in BYTES.items()}
 
 
@@ -41,9 +43,14 @@ class Encoder:
         """
         used, self._used = self._used, True
         if self._whole is None and not used and len(text.encode()) <= SHORT:
-            return self._part(text).encode(text, add_special_tokens=False).ids
+            return self._encoded(self._part(text), text)
         self._whole = self._whole or self._build()
-        return self._whole.encode(text, add_special_tokens=False).ids
+        return self._encoded(self._whole, text)
+
+    @staticmethod
+    def _encoded(encoder: tokenizers.Tokenizer, text: str) -> list[int]:
+        with refused_by_library(DAMAGED):
+            return encoder.encode(text, add_special_tokens=False).ids
 
     def _ids(self) -> dict[str, int]:
         tokens = self._vocabulary.tokens
@@ -77,11 +84,8 @@ class Encoder:
     def _encoder(self, ids: dict[str, int], pairs: list[tuple[str, str]]) -> tokenizers.Tokenizer:
         vocabulary = self._vocabulary
         pre = PRE_TOKENIZERS[vocabulary.pre]
-        try:
+        with refused_by_library(DAMAGED):
             model = models.BPE(ids, pairs, ignore_merges=pre.ignore_merges)
-        # The library raises a bare Exception for a merge of unknown tokens.
-        except Exception as error:
-            raise _damaged(error) from error
         encoder = tokenizers.Tokenizer(model)
         if pre.nfc:
             encoder.normalizer = normalizers.NFC()
@@ -103,7 +107,5 @@ class Encoder:
         return [vocabulary.tokens[i] for i in (*vocabulary.control, *vocabulary.literal)]
 
 
-def _damaged(why: object) -> RlxError:
-    return RlxError(
-        f"the model's tokenizer.ggml.tokens and merges do not fit: {why}; the file is damaged"
-    )
+def _damaged(why: str) -> RlxError:
+    return RlxError(f"{DAMAGED}: {why}")

@@ -158,7 +158,7 @@ class _Cursor:
         return text
 
     def value(self, kind: int, key: str) -> object:
-        what = f"the value of {key!r}"
+        what = f"the value of {key!r:.80}"
         if kind == _STRING:
             return self.text(what)
         if kind == _ARRAY:
@@ -180,41 +180,42 @@ class _Cursor:
 
     def array(self, key: str, depth: int) -> StringArray | NDArray[Any] | list[object]:
         if depth > _MAX_ARRAY_DEPTH:
-            self.fail(f"{key!r} nests arrays more than {_MAX_ARRAY_DEPTH} deep")
-        kind = self.kind(f"the elements of {key!r}")
+            self.fail(f"{key!r:.80} nests arrays more than {_MAX_ARRAY_DEPTH} deep")
+        kind = self.kind(f"the elements of {key!r:.80}")
         if kind == _STRING:
             return self.strings(key)
         if kind == _ARRAY:
-            count = self.count(f"arrays in {key!r}", _MIN_ARRAY_BYTES)
+            count = self.count(f"arrays in {key!r:.80}", _MIN_ARRAY_BYTES)
             return [self.array(key, depth + 1) for _ in range(count)]
         form = _SCALARS[kind]
-        count = self.count(f"elements of {key!r}", form.size)
+        count = self.count(f"elements of {key!r:.80}", form.size)
         start = self.position
         self.position += count * form.size
         values = np.frombuffer(self.data[start : self.position], np.dtype(form.format))
         if kind != _BOOL:
             return values
         if (values > 1).any():
-            self.fail(f"expected only 0 and 1 in the booleans of {key!r}", start)
+            self.fail(f"expected only 0 and 1 in the booleans of {key!r:.80}", start)
         return values.view(np.bool_)
 
     def strings(self, key: str) -> StringArray:
         """Finds where the strings begin and end; their bytes are decoded when asked for."""
-        count = self.count(f"strings in {key!r}", _MIN_STRING_BYTES)
+        count = self.count(f"strings in {key!r:.80}", _MIN_STRING_BYTES)
         start, last = self.position, self.size - _U64.size
         data, unpack = self.data, _U64.unpack_from
         bounds = _short_strings(data, start, count)
         position = start + bounds.pop()
         for index in range(len(bounds), count):
             if position > last:
-                self.cut_off(f"expected {count} strings in {key!r}, found {index}", start)
+                self.cut_off(f"expected {count} strings in {key!r:.80}, found {index}", start)
             bounds.append(position - start)
             position += 8 + unpack(data, position)[0]
         if position > self.size:
-            self.cut_off(f"the last string of {key!r} ends at byte {position}", start + bounds[-1])
+            ends = f"the last string of {key!r:.80} ends at byte {position}"
+            self.cut_off(ends, start + bounds[-1])
         bounds.append(position - start)
         self.position = position
-        return StringArray(f"{self.path}: {key!r}", start, data[start:position], bounds)
+        return StringArray(f"{self.path}: {key!r:.80}", start, data[start:position], bounds)
 
 
 def _short_strings(data: mmap.mmap, start: int, count: int) -> array[int]:
@@ -289,8 +290,8 @@ def _read_metadata(cursor: _Cursor, count: int) -> dict[str, object]:
         at = cursor.position
         key = cursor.text("a metadata key", _MAX_NAME_BYTES)
         if key in metadata:
-            cursor.fail(f"the metadata key {key!r} is there twice; the file is damaged", at)
-        metadata[key] = cursor.value(cursor.kind(f"{key!r}"), key)
+            cursor.fail(f"the metadata key {key!r:.80} is there twice; the file is damaged", at)
+        metadata[key] = cursor.value(cursor.kind(f"{key!r:.80}"), key)
     return metadata
 
 
@@ -298,35 +299,35 @@ def _read_tensor(cursor: _Cursor, alignment: int) -> TensorInfo:
     """One entry of the tensor table; its offset still counts from the start of the data."""
     name = cursor.text("a tensor name", _MAX_NAME_BYTES)
     at = cursor.position
-    rank: int = cursor.scalar(_U32, f"the rank of tensor {name!r}")
+    rank: int = cursor.scalar(_U32, f"the rank of tensor {name!r:.80}")
     if rank > _MAX_DIMS:
-        cursor.fail(f"expected at most {_MAX_DIMS} dimensions of {name!r}, found {rank}", at)
+        cursor.fail(f"expected at most {_MAX_DIMS} dimensions of {name!r:.80}, found {rank}", at)
     at = cursor.position
-    dims: list[int] = [cursor.scalar(_U64, f"a dimension of {name!r}") for _ in range(rank)]
+    dims: list[int] = [cursor.scalar(_U64, f"a dimension of {name!r:.80}") for _ in range(rank)]
     shape = tuple(reversed(dims))
     elements = prod(shape)
     if not 0 < elements < 1 << 63:
-        cursor.fail(f"expected 1 to 2^63 - 1 elements in {name!r}, found the shape {shape}", at)
+        cursor.fail(f"expected 1 to 2^63 - 1 elements in {name!r:.80}, found the shape {shape}", at)
     at = cursor.position
-    number: int = cursor.scalar(_U32, f"the type of tensor {name!r}")
+    number: int = cursor.scalar(_U32, f"the type of tensor {name!r:.80}")
     kind = GGML_TYPES.get(number)
     if kind is None:
         cursor.fail(
-            f"tensor {name!r} has the unknown element type {number}; expected one of "
+            f"tensor {name!r:.80} has the unknown element type {number}; expected one of "
             f"{', '.join(entry.name for entry in GGML_TYPES.values())}",
             at,
         )
     if (shape[-1] if shape else 1) % kind.elements:
         cursor.fail(
-            f"tensor {name!r} of shape {shape} and type {kind.name}: expected rows of whole "
+            f"tensor {name!r:.80} of shape {shape} and type {kind.name}: expected rows of whole "
             f"blocks of {kind.elements} elements",
             at,
         )
     at = cursor.position
-    offset: int = cursor.scalar(_U64, f"the offset of tensor {name!r}")
+    offset: int = cursor.scalar(_U64, f"the offset of tensor {name!r:.80}")
     if offset % alignment:
         cursor.fail(
-            f"tensor {name!r} is at the offset {offset}; expected a multiple of {alignment}", at
+            f"tensor {name!r:.80} is at the offset {offset}; expected a multiple of {alignment}", at
         )
     return TensorInfo(name, shape, kind.name, offset, elements // kind.elements * kind.nbytes)
 
@@ -337,7 +338,7 @@ def _read_tensors(cursor: _Cursor, count: int, alignment: int) -> dict[str, Tens
         at = cursor.position
         tensor = _read_tensor(cursor, alignment)
         if tensor.name in found:
-            cursor.fail(f"tensor {tensor.name!r} is there twice; the file is damaged", at)
+            cursor.fail(f"tensor {tensor.name!r:.80} is there twice; the file is damaged", at)
         found[tensor.name] = (tensor, at)
     base = -(-cursor.position // alignment) * alignment
     tensors: dict[str, TensorInfo] = {}
@@ -345,7 +346,7 @@ def _read_tensors(cursor: _Cursor, count: int, alignment: int) -> dict[str, Tens
         end = base + tensor.offset + tensor.nbytes
         if end > cursor.size:
             cursor.cut_off(
-                f"tensor {tensor.name!r} ({tensor.ggml_type}, shape {tensor.shape}) takes the "
+                f"tensor {tensor.name!r:.80} ({tensor.ggml_type}, shape {tensor.shape}) takes the "
                 f"bytes {base + tensor.offset} to {end}",
                 at,
             )
@@ -359,14 +360,16 @@ def _check_overlap(cursor: _Cursor, entries: list[tuple[TensorInfo, int]]) -> No
     for (before, _), (after, at) in pairwise(entries):
         if before.offset + before.nbytes > after.offset:
             cursor.fail(
-                f"the tensors {before.name!r} and {after.name!r} overlap; the file is damaged", at
+                f"the tensors {before.name!r:.80} and {after.name!r:.80} overlap; the file is "
+                "damaged",
+                at,
             )
 
 
 def _alignment(cursor: _Cursor, metadata: dict[str, object]) -> int:
     alignment = metadata.get("general.alignment", 32)
     if type(alignment) is not int or alignment <= 0 or alignment & (alignment - 1):
-        cursor.fail(f"expected general.alignment to be a power of two, found {alignment!r}")
+        cursor.fail(f"expected general.alignment to be a power of two, found {alignment!r:.80}")
     return alignment
 
 
@@ -430,7 +433,7 @@ class GgufFile:
         """
         value = self.metadata.get(key, default)
         if value is _REQUIRED:
-            raise RlxError(f"{self.path}: expected the metadata key {key!r}, which is missing")
+            raise RlxError(f"{self.path}: expected the metadata key {key!r:.80}, which is missing")
         if key not in self.metadata:
             return value
         # A bool is an int to Python, but not a count to us.
@@ -439,7 +442,7 @@ class GgufFile:
         if kind is float and type(value) is int:
             return float(value)
         raise RlxError(
-            f"{self.path}: expected the metadata key {key!r} to be of type {kind.__name__}, "
+            f"{self.path}: expected the metadata key {key!r:.80} to be of type {kind.__name__}, "
             f"found {type(value).__name__}"
         )
 
@@ -449,7 +452,7 @@ class GgufFile:
         if info is None:
             close = difflib.get_close_matches(name, self.tensors, n=3)
             hint = f"; close to it: {', '.join(close)}" if close else ""
-            raise RlxError(f"{self.path}: expected a tensor {name!r}, which is missing{hint}")
+            raise RlxError(f"{self.path}: expected a tensor {name!r:.80}, which is missing{hint}")
         return info
 
     def tensor_bytes(self, name: str) -> NDArray[np.uint8]:

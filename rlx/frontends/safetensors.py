@@ -72,7 +72,7 @@ class SafetensorsFile:
         if name not in self.tensors:
             near = difflib.get_close_matches(name, self.tensors, n=3)
             hint = f"; close to it are {', '.join(map(repr, near))}" if near else ""
-            raise RlxError(f"{self.path}: expected a tensor {name!r}, which is missing{hint}")
+            raise RlxError(f"{self.path}: expected a tensor {name!r:.80}, which is missing{hint}")
         return self.tensors[name]
 
     def tensor_bytes(self, name: str) -> NDArray[np.uint8]:
@@ -131,34 +131,38 @@ class _Header:
         if len(found) != len(pairs):
             names = [name for name, _ in pairs]
             twice = next(name for name in names if names.count(name) > 1)
-            self.fail(f"the header has {twice!r} twice")
+            self.fail(f"the header has {twice!r:.80} twice")
         return found
 
     def _tensor(self, name: str, entry: object, start: int) -> TensorInfo:
         """Return a tensor of the header, checked by itself."""
         if not isinstance(entry, dict):
-            self.fail(f"tensor {name!r}: expected an object, got {entry!r:.80}")
+            self.fail(f"tensor {name!r:.80}: expected an object, got {entry!r:.80}")
         given = cast(dict[str, Any], entry)
         if set(given) != {"dtype", "shape", "data_offsets"}:
             self.fail(
-                f"tensor {name!r}: expected dtype, shape and data_offsets, got "
-                f"{', '.join(given) or 'nothing'}"
+                f"tensor {name!r:.80}: expected dtype, shape and data_offsets, got "
+                f"{', '.join(given) or 'nothing':.80}"
             )
         dtype, shape = given["dtype"], self._integers(name, "shape", given["shape"])
         if not isinstance(dtype, str) or dtype not in DTYPES:
-            self.fail(f"tensor {name!r}: expected a dtype of {', '.join(DTYPES)}, got {dtype!r}")
+            self.fail(
+                f"tensor {name!r:.80}: expected a dtype of {', '.join(DTYPES)}, got {dtype!r:.80}"
+            )
         if len(shape) > _MAX_DIMS:
-            self.fail(f"tensor {name!r}: expected up to {_MAX_DIMS} dimensions, got {len(shape)}")
+            self.fail(
+                f"tensor {name!r:.80}: expected up to {_MAX_DIMS} dimensions, got {len(shape)}"
+            )
         offsets = self._integers(name, "data_offsets", given["data_offsets"])
         nbytes, there = prod(shape) * DTYPES[dtype], self.size - start
         if len(offsets) != 2 or not offsets[0] <= offsets[1] <= there:
             self.fail(
-                f"tensor {name!r}: expected data_offsets within the {there} bytes behind the "
+                f"tensor {name!r:.80}: expected data_offsets within the {there} bytes behind the "
                 f"header, got {list(offsets)}: the file is cut short, or damaged"
             )
         if offsets[1] - offsets[0] != nbytes:
             self.fail(
-                f"tensor {name!r}: {dtype} of shape {list(shape)} takes {nbytes} bytes, its "
+                f"tensor {name!r:.80}: {dtype} of shape {list(shape)} takes {nbytes} bytes, its "
                 f"data_offsets {list(offsets)} are of {offsets[1] - offsets[0]}"
             )
         return TensorInfo(name, shape, dtype, start + offsets[0], nbytes)
@@ -168,7 +172,7 @@ class _Header:
         items = cast(list[object], value) if isinstance(value, list) else [None]
         numbers = [n for n in items if isinstance(n, int) and not isinstance(n, bool)]
         if len(numbers) != len(items) or not all(0 <= n < 1 << 63 for n in numbers):
-            self.fail(f"tensor {name!r}: {key}: expected natural numbers, got {value!r:.80}")
+            self.fail(f"tensor {name!r:.80}: {key}: expected natural numbers, got {value!r:.80}")
         return tuple(numbers)
 
     def _check_cover(self, tensors: Sequence[TensorInfo], start: int) -> None:
@@ -177,8 +181,8 @@ class _Header:
         for t in tensors:
             if t.offset != end:
                 what = "has bytes of" if t.offset < end else "is not directly behind"
-                self.fail(f"tensor {t.name!r}: it {what} {before}")
-            end, before = t.offset + t.nbytes, repr(t.name)
+                self.fail(f"tensor {t.name!r:.80}: it {what} {before}")
+            end, before = t.offset + t.nbytes, f"{t.name!r:.80}"
         if end != self.size:
             self.fail(f"{self.size - end} bytes are behind {before}, which is the last tensor")
 
@@ -197,8 +201,8 @@ class SafetensorsWeights:
         tensor = self._file.tensor(key)
         if tensor.dtype not in FORMATS:
             raise RlxError(
-                f"{self._file.path}: tensor {key!r}: the dtype {tensor.dtype} is not supported: "
-                f"expected {', '.join(FORMATS)}"
+                f"{self._file.path}: tensor {key!r:.80}: the dtype {tensor.dtype} is not "
+                f"supported: expected {', '.join(FORMATS)}"
             )
         return WeightInfo(tensor.shape, FORMATS[tensor.dtype])
 

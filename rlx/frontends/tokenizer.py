@@ -203,7 +203,7 @@ class Tokenizer:
         # The template is a program of the file's: it can raise anything.
         except Exception as error:
             raise RlxError(
-                f"chat: the model's chat template refused the messages: {error}"
+                f"chat: the model's chat template refused the messages: {error!s:.200}"
             ) from error
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -259,7 +259,6 @@ def _compile_template(source: str | None) -> jinja2.Template:
             "chat: the model has no chat template (tokenizer.chat_template): give it a plain prompt"
         )
     try:
-        from jinja2.exceptions import TemplateError
         from jinja2.sandbox import ImmutableSandboxedEnvironment
     except ImportError as error:
         raise RlxError("chat needs the package jinja2: pip install 'rlx[models]'") from error
@@ -274,22 +273,23 @@ def _compile_template(source: str | None) -> jinja2.Template:
     environment.filters["tojson"] = tojson
     try:
         return environment.from_string(source)
-    except TemplateError as error:
-        raise RlxError(f"chat: the model's chat template is damaged: {error}") from error
+    # A template with too many blocks in blocks is a program that Python refuses.
+    except Exception as error:
+        raise RlxError(f"chat: the model's chat template is damaged: {error!s:.200}") from error
 
 
 def _read_vocabulary(gguf: GgufFile) -> Vocabulary:
     kind = gguf.value("tokenizer.ggml.model", str)
     if kind != "gpt2":
         raise RlxError(
-            f"{gguf.path}: expected the tokenizer model 'gpt2' (byte-level BPE), found {kind!r}; "
-            "give token ids instead of text"
+            f"{gguf.path}: expected the tokenizer model 'gpt2' (byte-level BPE), found "
+            f"{kind!r:.80}; give token ids instead of text"
         )
     pre = gguf.value("tokenizer.ggml.pre", str)
     if pre not in PRE_TOKENIZERS:
         raise RlxError(
             f"{gguf.path}: expected a pre-tokenizer out of {', '.join(PRE_TOKENIZERS)}, found "
-            f"{pre!r}; give token ids instead of text"
+            f"{pre!r:.80}; give token ids instead of text"
         )
     tokens = gguf.value("tokenizer.ggml.tokens", StringArray)
     types = gguf.value("tokenizer.ggml.token_type", np.ndarray, np.ones(len(tokens), np.int32))

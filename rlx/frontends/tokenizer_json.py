@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -30,14 +31,30 @@ class JsonTokenizer:
             ) from error
         if not path.is_file():
             raise RlxError(f"{path}: expected a tokenizer, which is missing: give token ids")
-        try:
+        self._path = path
+        with refused_by_library(f"{path}: expected a tokenizer in JSON"):
             self._tokenizer: tokenizers.Tokenizer = tokenizers.Tokenizer.from_file(str(path))
             self._tokenizer.no_padding()
             self._tokenizer.enable_truncation(limit)  # pyright: ignore[reportUnknownMemberType]: **kwargs
-        # The library raises a bare Exception for a file that it can't read.
-        except Exception as error:
-            raise RlxError(f"{path}: expected a tokenizer in JSON: {error}") from error
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
-        """Return the ids of each text. Raises TypeError or UnicodeEncodeError for what is none."""
-        return [e.ids for e in self._tokenizer.encode_batch_fast(list(texts))]
+        """
+        Return the ids of each text. Raises TypeError or UnicodeEncodeError for what is none, and
+        RlxError where the file says what can't be done.
+        """
+        with refused_by_library(f"{self._path}: it can't encode texts, it is damaged"):
+            return [e.ids for e in self._tokenizer.encode_batch_fast(list(texts))]
+
+
+@contextmanager
+def refused_by_library(what: str) -> Generator[None]:
+    """Raise RlxError for whatever the library doesn't like, but for a text that is none."""
+    try:
+        yield
+    except (TypeError, UnicodeEncodeError):
+        raise
+    except BaseException as error:
+        # The library raises a bare Exception; where its code panics, what comes is not even that.
+        if isinstance(error, Exception) or type(error).__name__ == "PanicException":
+            raise RlxError(f"{what}: {error!s:.200}") from error
+        raise

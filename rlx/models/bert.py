@@ -138,11 +138,11 @@ def _check_supported(where: Path, given: Mapping[str, Any]) -> None:
     """Raise RlxError for a configuration of another graph than BERT's encoder."""
     kind = given.get("model_type", "bert")
     if kind != "bert":
-        raise RlxError(f"{where}: model_type: expected bert, which rlx builds, got {kind!r}")
+        raise RlxError(f"{where}: model_type: expected bert, which rlx builds, got {kind!r:.80}")
     for key, wanted in (("position_embedding_type", "absolute"), ("is_decoder", False)):
         value = given.get(key, wanted)
         if value != wanted:
-            raise RlxError(f"{where}: {key}: expected {wanted!r}, got {value!r}")
+            raise RlxError(f"{where}: {key}: expected {wanted!r:.80}, got {value!r:.80}")
 
 
 def _prefix(file: SafetensorsFile) -> str:
@@ -168,7 +168,7 @@ def _config(
         """Return a size of the configuration, or that of the tensors where it doesn't say."""
         value = given.get(key, derived)
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-            raise RlxError(f"{where}: {key}: expected a positive integer, got {value!r}")
+            raise RlxError(f"{where}: {key}: expected a positive integer, got {value!r:.80}")
         return value
 
     words = shape("embeddings.word_embeddings.weight")
@@ -188,11 +188,11 @@ def _config(
         )
     eps, act = given.get("layer_norm_eps", 1e-12), given.get("hidden_act", "gelu")
     if not isinstance(eps, int | float) or not 0 < eps < 1:
-        raise RlxError(f"{where}: layer_norm_eps: expected a number from 0 to 1, got {eps!r}")
+        raise RlxError(f"{where}: layer_norm_eps: expected a number from 0 to 1, got {eps!r:.80}")
     limit = (limits or {}).get("max_seq_length") or positions
     if not isinstance(limit, int) or limit < 1:
         raise RlxError(
-            f"{where.parent / LIMITS}: max_seq_length: expected an integer, got {limit!r}"
+            f"{where.parent / LIMITS}: max_seq_length: expected an integer, got {limit!r:.80}"
         )
     return BertConfig(
         layers=size("num_hidden_layers", layers),
@@ -219,7 +219,7 @@ def _pooling(folder: Path) -> str:
     if len(modes) != 1 or modes[0] not in POOLINGS:
         raise RlxError(
             f"{folder / POOLING}: expected one of {', '.join(POOLINGS)}, got "
-            f"{', '.join(modes) or 'none'}"
+            f"{', '.join(modes) or 'none':.80}"
         )
     return POOLINGS[modes[0]]
 
@@ -232,12 +232,12 @@ def _check_tensors(file: SafetensorsFile, config: BertConfig) -> None:
             tensor = file.tensor(template.replace(LAYER, str(layer)))
             if tensor.shape != shape:
                 raise RlxError(
-                    f"{file.path}: tensor {tensor.name!r}: expected the shape {list(shape)}, got "
-                    f"{list(tensor.shape)}"
+                    f"{file.path}: tensor {tensor.name!r:.80}: expected the shape {list(shape)}, "
+                    f"got {list(tensor.shape)}"
                 )
             if tensor.dtype not in FORMATS:
                 raise RlxError(
-                    f"{file.path}: tensor {tensor.name!r}: the dtype {tensor.dtype} is not "
+                    f"{file.path}: tensor {tensor.name!r:.80}: the dtype {tensor.dtype} is not "
                     f"supported: expected {', '.join(FORMATS)}"
                 )
     _check_others(file, config)
@@ -256,10 +256,11 @@ def _check_others(file: SafetensorsFile, config: BertConfig) -> None:
         words = name.split(".")
         numbered = [w for w in words if w.isdecimal()]
         template = ".".join("*" if w.isdecimal() else w for w in words)
-        beyond = any(int(n) >= config.layers for n in numbered)
+        # More digits than a count has are beyond any, and more than Python converts.
+        beyond = any(len(n) > 18 or int(n) >= config.layers for n in numbered)
         if name.startswith(parts) and (template not in known or beyond):
             raise RlxError(
-                f"{file.path}: the tensor {name!r} is no part of the plain BERT encoder of "
+                f"{file.path}: the tensor {name!r:.80} is no part of the plain BERT encoder of "
                 f"{config.layers} layers, which is what rlx builds"
             )
 

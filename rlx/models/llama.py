@@ -109,7 +109,7 @@ def _check_supported(file: GgufFile) -> None:
     architecture = file.value("general.architecture", str)
     if architecture != ARCHITECTURE:
         raise RlxError(
-            f"{file.path}: general.architecture: expected {ARCHITECTURE}, got {architecture!r}"
+            f"{file.path}: general.architecture: expected {ARCHITECTURE}, got {architecture!r:.80}"
         )
     trivial: dict[str, tuple[object, ...]] = {
         "rope.scaling.type": ("none", ""),
@@ -123,8 +123,8 @@ def _check_supported(file: GgufFile) -> None:
         value = file.value(_key(name), type(values[0]), values[0])
         if value not in values:
             raise RlxError(
-                f"{file.path}: {_key(name)} = {value!r} is not supported: expected {values[0]!r} "
-                "or no such key; choose a model without it"
+                f"{file.path}: {_key(name)} = {value!r:.80} is not supported: expected "
+                f"{values[0]!r} or no such key; choose a model without it"
             )
 
 
@@ -186,9 +186,10 @@ def _check_tensors(file: GgufFile, config: LlamaConfig) -> None:
             expected.add(key)
     extra = [key for key in file.tensors if key not in expected]
     if extra:
+        names = ", ".join(f"{key!r:.80}" for key in extra[:5])
         raise RlxError(
-            f"{file.path}: the tensors {', '.join(map(repr, extra[:5]))} are not part of the plain "
-            "Llama graph (no biases, no RoPE factors, no experts), which is what rlx builds"
+            f"{file.path}: the tensors {names} are not part of the plain Llama graph (no biases, "
+            "no RoPE factors, no experts), which is what rlx builds"
         )
 
 
@@ -196,12 +197,12 @@ def _check_tensor(file: GgufFile, key: str, shape: tuple[int, ...]) -> None:
     tensor = file.tensor(key)
     if tensor.shape != shape:
         raise RlxError(
-            f"{file.path}: tensor {key!r}: expected the shape {shape}, got {tensor.shape}"
+            f"{file.path}: tensor {key!r:.80}: expected the shape {shape}, got {tensor.shape}"
         )
     formats = WEIGHT_FORMATS if len(shape) > 1 else ("f32",)
     if tensor.ggml_type not in formats:
         raise RlxError(
-            f"{file.path}: tensor {key!r}: the format {tensor.ggml_type} is not supported: "
+            f"{file.path}: tensor {key!r:.80}: the format {tensor.ggml_type} is not supported: "
             f"expected {', '.join(formats)}"
         )
 

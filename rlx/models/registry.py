@@ -48,7 +48,7 @@ def family(architecture: str) -> Family:
     """Return the module of an architecture. Raises RlxError for one that rlx doesn't know."""
     if architecture not in FAMILIES:
         raise RlxError(
-            f"the architecture {architecture!r} (general.architecture) is not supported: "
+            f"the architecture {architecture!r:.80} (general.architecture) is not supported: "
             f"expected one of {', '.join(FAMILIES)}"
         )
     return cast(Family, import_module(FAMILIES[architecture]))

@@ -275,12 +275,27 @@ def test_a_tokenizer_that_is_none(tmp_path: Path, content: str | None):
 
 
 @pytest.mark.parametrize(
+    ("part", "name"), [("post_processor", "special_tokens"), ("model", "vocab")]
+)
+def test_a_tokenizer_that_encodes_nothing(tmp_path: Path, part: str, name: str):
+    """The library panics, or raises what is no error of its own."""
+    folder = write_bert(tmp_path / "m")
+    path = folder / "tokenizer.json"
+    saved = json.loads(path.read_text())
+    saved[part][name] = {}
+    path.write_text(json.dumps(saved))
+    with pytest.raises(RlxError, match=r"tokenizer.json: it can't encode texts, it is damaged: "):
+        load(folder).encode(["a"])
+
+
+@pytest.mark.parametrize(
     ("change", "message"),
     [
         ("encoder.layer.0.output.dense.bias", "expected a tensor 'encoder.layer.0.output.dense.b"),
         ("embeddings.word_embeddings.weight", "expected a tensor 'embeddings.word_embeddings"),
         ("+encoder.layer.0.extra.weight", "'encoder.layer.0.extra.weight' is no part"),
         ("+encoder.layer.2.output.dense.bias", "'encoder.layer.2.output.dense.bias' is no part"),
+        (f"+encoder.layer.{'9' * 5000}.output.dense.bias", "'encoder.layer.999.* is no part"),
     ],
 )
 def test_tensors_that_are_missing_or_more(tmp_path: Path, change: str, message: str):

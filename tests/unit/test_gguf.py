@@ -274,6 +274,12 @@ ONE = [tensor("t", (8,))]
         (file_bytes([], [tensor("t", (9,))], 32), r"byte 24: .*'t'.*shape \(9,\).*64 to 100.*only"),
         (file_bytes([], ONE * 2, 32), r"byte 57: tensor 't' is there twice"),
         (file_bytes([], [*ONE, tensor("u", (8,))], 32), r"byte 57: .*'t' and 'u' overlap"),
+        (file_bytes([pair("k" * 60_000, 13, b"\1")], []), r"0 to 12 for 'kkk"),
+        (file_bytes([], [tensor("t" * 60_000, (8,), kind=5)], 32), r"tensor 'ttt"),
+        (
+            file_bytes([pair("general.alignment", STRING, text("3" * 60_000))], ONE, 32),
+            r"power of two, found '333",
+        ),
     ],
 )
 def test_broken_file_gives_one_clear_message(tmp_path: Path, content: bytes, message: str):
@@ -283,6 +289,7 @@ def test_broken_file_gives_one_clear_message(tmp_path: Path, content: bytes, mes
         GgufFile.open(path)
     assert str(caught.value).startswith(f"{path}: ")
     assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < 600
 
 
 def test_what_is_no_file(tmp_path: Path):

@@ -116,6 +116,13 @@ DAMAGED: dict[str, tuple[bytes, str]] = {
         file_of({"a": entry(), "b": entry(offsets=[4, 12])}, bytes(12)),
         "'b': it has bytes of 'a'",
     ),
+    "long name": (file_of({"a" * 60_000: 3}), "tensor 'aaa"),
+    "long keys": (
+        file_of({"a": {"k" * 60_000: 3}}),
+        "expected dtype, shape and data_offsets, got kkk",
+    ),
+    "long dtype": (file_of({"a": entry("F" * 60_000)}), "expected a dtype of BOOL.*'FFF"),
+    "long last": (file_of({"a" * 60_000: entry()}, bytes(9)), "1 bytes are behind 'aaa"),
     "metadata": (file_of({"__metadata__": {"a": 1}}, b""), "__metadata__: expected an object"),
 }
 
@@ -129,6 +136,7 @@ def test_a_damaged_file_is_one_clear_error(tmp_path: Path, name: str):
         SafetensorsFile.open(path)
     assert str(caught.value).startswith(f"{path}: ")
     assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < 600
 
 
 def test_every_cut_and_every_flipped_byte_is_an_error_or_a_file(tmp_path: Path):

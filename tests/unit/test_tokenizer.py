@@ -288,6 +288,8 @@ def test_template_blocks_leave_no_whitespace(tiny: Tokenizer):
     [
         (None, "no chat template"),
         ("{% for", "template is damaged"),
+        ("{% for i in x %}" * 50 + "{% endfor %}" * 50, "template is damaged: too many statically"),
+        ("{{ " + "(" * 10_000 + "1" + ")" * 10_000 + " }}", "template is damaged: "),
         ("{{ raise_exception('roles must alternate') }}", "roles must alternate"),
         ("{{ messages[0].nothing.at.all }}", "refused the messages"),
         ("{{ 'x' + 3 }}", "refused the messages"),
