@@ -16,7 +16,7 @@ from pathlib import Path
 
 from rlx.checks import integer
 from rlx.errors import RlxError
-from rlx.tools.endings import ended
+from rlx.tools.endings import ended, standard_output
 from rlx.tools.options import parser
 
 PROFILED_TOKENS = 64
@@ -121,6 +121,8 @@ _COMMANDS = {
     "ops": _ops,
     "cache": _cache,
 }
+_QUIET = ("compile", "embed")
+"""Those that may have nothing to print."""
 
 
 def _run(args: Sequence[str]) -> None:
@@ -133,6 +135,9 @@ def _run(args: Sequence[str]) -> None:
             f"expected a command, {', '.join(names)} or {last} (rlx --help lists the options)"
         )
     else:
+        if parsed.command not in _QUIET:
+            # Said before the work, which may take minutes.
+            standard_output()
         _COMMANDS[parsed.command](parsed)
 
 

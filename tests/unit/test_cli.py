@@ -490,6 +490,15 @@ def test_stdout_that_is_full(model: str):
     assert (done.returncode, done.stderr) == (1, "rlx: error: No space left on device\n")
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="needs a POSIX shell")
+@pytest.mark.parametrize("args", ["generate MODEL --ids 1", "inspect MODEL --stage hir", "ops"])
+def test_stdout_that_is_closed(model: str, args: str):
+    command = f"{sys.executable} -m rlx.tools.cli {args.replace('MODEL', model)} >&-"
+    done = subprocess.run(["sh", "-c", command], stderr=subprocess.PIPE, text=True)
+    message = "rlx: error: standard output: expected it open, it is closed\n"
+    assert (done.returncode, done.stderr) == (1, message)
+
+
 INTERRUPTIBLE = """
 import signal, sys
 signal.signal(signal.SIGINT, signal.default_int_handler)

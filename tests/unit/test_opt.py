@@ -412,6 +412,8 @@ def test_a_small_pass_loads_no_more_than_it_needs():
         ("- <&-", "standard input: expected it open"),
         ("FILE >&-", "standard output: expected it open"),
         ("FILE >/dev/full", "No space left on device"),
+        ("--version >/dev/full", "No space left on device"),
+        ("--print-default-pipeline >/dev/full", "No space left on device"),
     ],
 )
 @pytest.mark.skipif(sys.platform != "linux", reason="uses /dev/full")

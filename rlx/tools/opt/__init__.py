@@ -7,7 +7,9 @@ Only what a request needs is imported: asking for the version loads no compiler.
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+
+from rlx.tools.endings import ended
 
 
 def version() -> str:
@@ -25,13 +27,28 @@ def main(args: Sequence[str] | None = None) -> int:
     """Run with the given arguments, those of the process by default, and return the exit code."""
     args = list(sys.argv[1:] if args is None else args)
     if "--version" in args or "-v" in args:
-        print(version())
-        return 0
+        return _printed(version)
     if "--print-default-pipeline" in args:
-        from rlx.passes.pipelines import DEFAULT
-
-        print(DEFAULT)
-        return 0
+        return _printed(_default_pipeline)
     from rlx.tools.opt.driver import run
 
     return run(args)
+
+
+def _default_pipeline() -> str:
+    from rlx.passes.pipelines import DEFAULT
+
+    return DEFAULT
+
+
+def _printed(text: Callable[[], str]) -> int:
+    """Print a text and return the exit code."""
+
+    def say(message: str, _: Exception) -> None:
+        print(f"rlx-opt: error: {message}", file=sys.stderr)
+
+    return ended(lambda: print(text()), say, debug=False)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
