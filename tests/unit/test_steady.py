@@ -20,6 +20,7 @@ from models import write_llama
 import rlx
 from rlx.errors import RlxError
 from rlx.lowering.target import usable_cores
+from rlx.runtime import language
 from rlx.runtime.compilations import Compilations
 from rlx.runtime.language import LanguageModel
 from rlx.runtime.memory import rss_anon

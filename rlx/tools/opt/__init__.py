@@ -48,7 +48,3 @@ def _printed(text: Callable[[], str]) -> int:
         print(f"rlx-opt: error: {message}", file=sys.stderr)
 
     return ended(lambda: print(text()), say, debug=False)
-
-
-if __name__ == "__main__":
-    sys.exit(main())
