@@ -147,6 +147,9 @@ def moveaxis(x: object, source: object, destination: object) -> Any:
         raise ValueError(
             "`source` and `destination` arguments must have the same number of elements"
         )
+    for name, axes in (("source", sources), ("destination", targets)):
+        if len(set(axes)) != len(axes):
+            raise ValueError(f"repeated axis in `{name}` argument")
     order = [i for i in range(rank) if i not in sources]
     for target, axis in sorted(zip(targets, sources, strict=True)):
         order.insert(target, axis)
@@ -390,7 +393,7 @@ def take(x: object, indices: object, axis: int | None = None) -> Any:
 
 def take_along_axis(x: object, indices: object, axis: int | None = -1) -> Any:
     """Return elements along an axis, by an index for each place of the other axes."""
-    from rlx.jit.indexing import gather_all
+    from rlx.jit.indexing import gather_all, wrapped
 
     value, ids = core.lift(x, what="take_along_axis"), core.lift(indices, what="take_along_axis")
     if axis is None:
@@ -398,6 +401,7 @@ def take_along_axis(x: object, indices: object, axis: int | None = -1) -> Any:
     place = _axis(axis, len(value.dims))
     if len(ids.dims) != len(value.dims):
         raise ValueError("`indices` and `arr` must have the same number of dimensions")
+    ids = wrapped(value, ids, place)
     rest = core.common_shape(*(
         (*v.dims[:place], 1, *v.dims[place + 1 :]) for v in (value, ids)))  # fmt: skip
     shape = (*rest[:place], ids.dims[place], *rest[place + 1 :])

@@ -314,12 +314,14 @@ MOVES: list[Callable[[Any], Any]] = [
     lambda x: np.pad(x, ((1, 2), (0, 0), (3, 0)), constant_values=1.5),
     lambda x: (np.take(x, np.array([1, 0, -1]), axis=2), np.take(x, [[0], [5]])),
     lambda x: (np.tril(x), np.triu(x, 1), np.diagonal(x), np.trace(x)),
+    lambda x: (np.diagonal(x.astype(np.float16)), np.diagonal(x > 0), np.diagonal(x, 0, 2, 0)),
     lambda x: (np.diff(x), np.diff(x, n=2, axis=1), x.clip(-1, 1), np.clip(x, None, 0.5)),
     lambda x: (np.round(x, 1), x.round(), np.around(x * 100, -1), np.isclose(x, x + 1e-9)),
     lambda x: (np.zeros_like(x), np.ones_like(x, dtype=np.int8), np.full_like(x, 2.5)),
     lambda x: (x.astype(np.int32), x.astype(bool), x.astype(np.float16), x.astype("f8")),
     lambda x: (x.size, x.ndim, np.shape(x), np.ndim(x), x.itemsize),
     lambda x: np.take_along_axis(x, np.argmax(x, axis=1, keepdims=True), axis=1),
+    lambda x: np.take_along_axis(x, (np.argmax(x, axis=1, keepdims=True) - 3).astype("i1"), 1),
     lambda x: np.searchsorted(np.array([-1.0, 0.0, 1.0], np.float32), x[0]),
     lambda x: (np.linalg.norm(x), np.linalg.norm(x, axis=1), np.linalg.norm(x[0, 0], ord=np.inf)),
     lambda x: np.allclose(x, x),
@@ -516,6 +518,13 @@ def test_constants_without_elements():
     attended = rlx.jit(lambda x: rnp.softmax(empty @ x.T + empty) @ x)
     for f in (rlx.jit(lambda x: empty @ x + empty), attended):
         assert f(x).shape == (0, 20)
+
+
+def test_indices_that_hold_fewer_numbers_than_there_are_rows():
+    x = np.random.default_rng(4).random((300, 3), np.float32)
+    ids = np.random.default_rng(5).integers(-3, 3, (300, 2), np.int8)
+    got = rlx.jit(lambda x, ids: np.take_along_axis(x, ids, 1))(x, ids)
+    np.testing.assert_array_equal(got, np.take_along_axis(x, ids, 1))
 
 
 def test_every_function_is_said_what_it_does():
