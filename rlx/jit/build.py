@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from typing import Any, cast
 
 import numpy as np
@@ -21,6 +22,7 @@ from xdsl.dialects.builtin import (
 from xdsl.dialects.func import FuncOp, ReturnOp
 from xdsl.ir import Attribute, Operation, Region, SSAValue
 from xdsl.ir import Block as IrBlock
+from xdsl.utils.exceptions import VerifyException
 
 from rlx.dialects import mir
 from rlx.dialects.common import ANY, DIMS, Dim, DimDef, DimTableAttr, dims_of, tensor
@@ -28,6 +30,7 @@ from rlx.dialects.control import IfOp, WhileOp, YieldOp
 from rlx.dialects.infer import U8, U32
 from rlx.dialects.kinds import BinaryKind, CompareKind, ReduceKind, UnaryKind
 from rlx.dialects.lir import set_marks, set_precision
+from rlx.errors import RlxError
 from rlx.jit.trace import Block, Node, Trace, Type
 
 ELEMENTS: dict[str, Attribute] = {
@@ -39,6 +42,15 @@ ELEMENTS: dict[str, Attribute] = {
     "uint8": U8,
     "uint32": U32,
 }
+
+
+@contextmanager
+def refusals(what: str) -> Generator[None]:
+    """Raise RlxError for what the IR has no place for, of something that `what` names."""
+    try:
+        yield
+    except VerifyException as e:
+        raise RlxError(f"{what}: {e}") from e
 
 
 def build(trace: Trace, precision: str = "exact", marks: bool = False) -> ModuleOp:

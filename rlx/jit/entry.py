@@ -230,9 +230,10 @@ def compile_trace(
         from rlx.compiler import collector_paused, compile_program
 
         with collector_paused():
-            from rlx.jit.build import build
+            from rlx.jit.build import build, refusals
 
-            return compile_program(build(trace, precision, marks), target, what=what)
+            with refusals(what):
+                return compile_program(build(trace, precision, marks), target, what=what)
 
     compiled, cached = from_cache(_key(trace, target, precision, marks), what, make)
     team = shared_team(threads)

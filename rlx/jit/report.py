@@ -49,16 +49,17 @@ class Lowered:
         Raises RlxError for any other stage.
         """
         from rlx.compiler import compile_text
-        from rlx.jit.build import build
+        from rlx.jit.build import build, refusals
         from rlx.lowering.target import Target
         from rlx.passes.pipelines import run_to
 
         choice("stage", stage, STAGES)
-        module = build(self.trace, self._precision)
-        if stage not in ("llvm", "asm"):
-            run_to(module, stage)
-            return str(module) + "\n"
-        text = compile_text(module, Target.host())[1]
+        with refusals(f"the function {self.trace.name}"):
+            module = build(self.trace, self._precision)
+            if stage not in ("llvm", "asm"):
+                run_to(module, stage)
+                return str(module) + "\n"
+            text = compile_text(module, Target.host())[1]
         if stage == "llvm":
             return text
         from rlx.runtime.jit import assembly

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import pytest
 from numpy.exceptions import AxisError
+from xdsl.utils.exceptions import VerifyException
 
 import rlx
 import rlx.numpy as rnp
@@ -92,6 +93,10 @@ LIKE_NUMPY = [
     lambda x: x.astype(np.int32) ** -2,
     lambda x: np.broadcast_to(x, (3, 5)),
     lambda x: np.split(x, 2),
+    lambda x: np.take_along_axis(x, x, 1),
+    lambda x: np.diagonal(x, 0, 1, 1),
+    lambda x: np.moveaxis(x, (0, 0), (0, 1)),
+    lambda x: np.moveaxis(x, (0, 1), (-1, 1)),
     lambda x: x[::0],
 ]
 
@@ -106,6 +111,17 @@ def test_numpys_errors_are_numpys(f):
         raise AssertionError("numpy takes this")
     with pytest.raises(wanted):
         rlx.jit(f)(X)
+
+
+def test_what_the_compiler_refuses_is_one_error(monkeypatch: pytest.MonkeyPatch):
+    def refused(*_: object) -> None:
+        raise VerifyException("mir.unary: expected an element of it")
+
+    monkeypatch.setattr("rlx.jit.build._Builder", refused)
+    f = rlx.jit(lambda x: x - 54321)
+    for use in (f, lambda x: f.ir("hir", x)):
+        with pytest.raises(RlxError, match=r"^the function lambda: mir.unary: expected an el"):
+            use(X)
 
 
 def test_sizes_that_fitted_once_are_still_checked():
