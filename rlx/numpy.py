@@ -23,7 +23,7 @@ from rlx.jit import reductions as _reductions
 from rlx.jit import sorting as _sorting
 
 int8, int16, int32, int64 = _np.int8, _np.int16, _np.int32, _np.int64
-can_cast, finfo, iinfo, isdtype = _np.can_cast, _np.finfo, _np.iinfo, _np.isdtype
+finfo, iinfo, isdtype = _np.finfo, _np.iinfo, _np.isdtype
 float16, float32, float64 = _np.float16, _np.float32, _np.float64
 e, pi, inf, nan, newaxis = _np.e, _np.pi, _np.inf, _np.nan, _np.newaxis
 
@@ -45,6 +45,7 @@ tri = _creation.tri
 zeros = _creation.zeros
 zeros_like = _creation.zeros_like
 
+can_cast = _elementwise.can_cast
 power = _elementwise.power
 result_type = _elementwise.result_type
 where = _elementwise.where

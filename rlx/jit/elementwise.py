@@ -112,6 +112,11 @@ def result_type(*args: object) -> DType:
     return np.result_type(*(_stand_in(a) for a in args))
 
 
+def can_cast(from_: Any, to: Any) -> bool:
+    """Return whether numpy casts from a dtype, or an array's, to another without losing values."""
+    return bool(np.can_cast(result_type(from_) if isinstance(from_, Value) else from_, to))
+
+
 def _stand_in(x: object) -> Any:
     if isinstance(x, Value):
         return x.dtype if x.weak is None else x.weak(0)

@@ -520,6 +520,18 @@ def test_constants_without_elements():
         assert f(x).shape == (0, 20)
 
 
+@pytest.mark.parametrize("can_cast", [np.can_cast, rnp.can_cast])
+def test_what_numpy_casts(can_cast: Callable[[Any, Any], bool]):
+    def f(x, n):
+        assert can_cast(x, np.float64)
+        assert not can_cast(x, np.int64)
+        assert not can_cast(n, np.int32)
+        assert can_cast(np.int8, np.int16)
+        return x
+
+    rlx.jit(f)(np.ones(3, np.float32), np.arange(3))
+
+
 def test_indices_that_hold_fewer_numbers_than_there_are_rows():
     x = np.random.default_rng(4).random((300, 3), np.float32)
     ids = np.random.default_rng(5).integers(-3, 3, (300, 2), np.int8)
