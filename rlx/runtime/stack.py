@@ -13,6 +13,8 @@ from collections.abc import Callable
 from contextvars import copy_context
 from typing import Any, TypeAlias, TypeVar
 
+from rlx.errors import RlxError
+
 T = TypeVar("T")
 Enter: TypeAlias = "Callable[[int, object, object, int], int]"
 """What runs a prepared call: see `rlx.lowering.enter`."""
@@ -81,7 +83,11 @@ def guarded(enter: Enter, nbytes: int) -> Enter:
 
 
 def elsewhere(body: Callable[[], T]) -> T:
-    """Call a function on a thread of its own, with this one's context; return what it returns."""
+    """
+    Call a function on a thread of its own, with this one's context; return what it returns.
+
+    Raises RlxError where the system refuses the thread.
+    """
     results: list[T] = []
     errors: list[BaseException] = []
     context = copy_context()
@@ -92,7 +98,13 @@ def elsewhere(body: Callable[[], T]) -> T:
         except BaseException as e:
             errors.append(e)
 
-    thread = start_thread(work, (), "rlx-stack")
+    try:
+        thread = start_thread(work, (), "rlx-stack")
+    except RuntimeError as e:
+        raise RlxError(
+            "this thread's stack is too small for compiled code, and the system refused a thread "
+            f"with a larger one ({e}): allow {STACK_BYTES >> 20} MB with threading.stack_size"
+        ) from None
     interrupt: BaseException | None = None
     while thread.is_alive():
         try:

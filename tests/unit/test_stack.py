@@ -96,6 +96,15 @@ def test_elsewhere_is_as_here():
         stack.elsewhere(lambda: rlx.jit(lambda x: x + 12345)(np.ones(3)))
 
 
+def test_a_thread_that_is_refused_is_one_error(monkeypatch: pytest.MonkeyPatch):
+    def refused(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refused)
+    with pytest.raises(RlxError, match=r"stack is too small .*refused .*: allow 4 MB with"):
+        stack.elsewhere(int)
+
+
 def test_an_interrupt_waits_for_native_code(monkeypatch: pytest.MonkeyPatch):
     done: list[int] = []
     join = threading.Thread.join
