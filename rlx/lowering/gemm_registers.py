@@ -208,7 +208,7 @@ def _cover(p: _Product) -> str:
 
     pointers = [("ptr", name) for name in ("a", "panels", "sums")]
     params = [*pointers, ("i64", "rows"), ("i64", "length"), ("i1", "more")]
-    name = f"gemm.cover_{p.k}_{p.rows.stride}_{p.across}_{p.wide}_{p.rows.element}"
+    name = f"gemm.cover_{p.k}_{p.block}_{p.rows.stride}_{p.across}_{p.wide}_{p.rows.element}"
     return p.f.module.once(name, params, body)
 
 

@@ -581,6 +581,9 @@ def test_gemm_blocks_of_k(level: str):
     """Rows and k beyond the scratch: chunks of rows, blocks of k."""
     check_gemm(level, [Group(("q4_1",), 17)], 8960, 4 * 8960, (1, 29, 140), 1e-11)
     check_gemm(level, [Group(("f16", "f16"), 16)], 4111, 4 * 4111, (1, 1030), 1e-11)
+    # Groups of as many weights, whose blocks of k are not of one size.
+    groups = [Group(("q6_k",) * 3, 16), Group(("q8_0",) * 3, 16)]
+    check_gemm(level, groups, 1536, 4 * 1536, (1, 130), 1e-11)
 
 
 def test_shares_cover_every_item_once():
