@@ -7,7 +7,9 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from rlx.errors import RlxError
 from rlx.runtime.compiled import Compiled, dump_folder
+from rlx.runtime.stack import MOST
 from rlx.runtime.stages import stage
 
 if TYPE_CHECKING:
@@ -46,7 +48,11 @@ def compile_text(
     profile: CompileProfile | None = None,
     dump: Dump | None = None,
 ) -> tuple[Manifest, str]:
-    """Lower a module of any level; return its manifest and its LLVM IR. The module is rewritten."""
+    """
+    Lower a module of any level; return its manifest and its LLVM IR. The module is rewritten.
+
+    Raises RlxError for a program that threads have no room for on their stacks.
+    """
     with stage("imports"):
         from rlx.lowering.extract import manifest_of
         from rlx.lowering.frames import stack_bytes
@@ -56,7 +62,13 @@ def compile_text(
     run_to(module, "lir", profile, dump.stage if dump is not None else None)
     with stage("emission"):
         manifest, text = manifest_of(module), lower(module, target)
-        return manifest._replace(stack_bytes=stack_bytes(text)), text
+        taken = stack_bytes(text)
+        if taken > MOST:
+            raise RlxError(
+                f"program {manifest.name}: its kernels take {taken} bytes of a thread's stack, "
+                f"expected at most {MOST}: what they keep of a row, or of a head, is too wide"
+            )
+        return manifest._replace(stack_bytes=taken), text
 
 
 def compile_program(

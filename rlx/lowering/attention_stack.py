@@ -1,4 +1,4 @@
-"""What attention on the matrix unit has in common, whatever the layout of keys in memory."""
+"""What attention by products of bf16 has in common, whatever the layout of keys in memory."""
 
 from __future__ import annotations
 
@@ -16,6 +16,8 @@ SPAN = 256
 """Keys that are made into tiles at a time; a multiple of `HIGH`."""
 HIGH = 2 * amx.ROWS
 """Queries of a block, which are multiplied with keys together: those of one head."""
+WIDEST = 512
+"""Features of a head, at most: what a thread has on its stack grows with them."""
 SCORES, WEIGHTS = SPAN * 4 + LINE, SPAN * 2 + LINE
 """Bytes from a query's scores, or weights, to the next one's: not a power of two."""
 

@@ -1,5 +1,5 @@
 """
-Causal attention of many queries on the matrix unit, over the KV cache of kv_cache.py.
+Causal attention of many queries by products of bf16, over the KV cache of kv_cache.py.
 
 Keys, values and weights of softmax are rounded to bf16, sums are f32. A work unit is some
 neighbouring queries of the heads that share a kv head; it goes through the keys in spans, counted
@@ -17,7 +17,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from rlx.lowering import amx
-from rlx.lowering.attention_stack import HIGH, SCORES, SPAN, WEIGHTS, Stack, exp2_of_weights
+from rlx.lowering.attention_stack import (
+    HIGH,
+    SCORES,
+    SPAN,
+    WEIGHTS,
+    WIDEST,
+    Stack,
+    exp2_of_weights,
+)
 from rlx.lowering.attention_units import shared_heads
 from rlx.lowering.bf16_products import all_tiles, has_bf16, joined, multiply_rows, pairs
 from rlx.lowering.emitter import Function
@@ -37,7 +45,8 @@ _STACK = 128 * 1024
 
 def runs_on_tiles(target: Target, a: Attention) -> bool:
     """Return whether an attention with queries of bf16 multiplies tiles."""
-    return a.narrow and has_bf16(target) and a.head_dim % amx.DEPTH == 0 and a.scale > 0
+    whole = a.head_dim % amx.DEPTH == 0 and a.head_dim <= WIDEST
+    return a.narrow and has_bf16(target) and whole and a.scale > 0
 
 
 def emit_attention_tiles(
@@ -216,7 +225,7 @@ class _Kernel:
         """
         Emit a block's attention to a span: `keys` of it, the block's own from `diagonal` on.
 
-        On the matrix unit a value is multiplied with a weight of 0, too. Where values are not all
+        A product of tiles multiplies a value with a weight of 0, too. Where values are not all
         `finite` a block's own are therefore added one by one, each to the queries that see it.
         """
         f, a = self.f, self.a

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 def emit(body: Body) -> None:
-    """Attention of packed sequences, as a launch of its own; it uses at most 370 KB of stack."""
+    """Attention of packed sequences, as a launch of its own; it uses at most 700 KB of stack."""
     op = cast("SegmentAttentionOp", body.ops[0])
     if element_of(op.args[0].type) == bf16:
         _emit_tiles(body, op)

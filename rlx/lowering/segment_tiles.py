@@ -1,5 +1,5 @@
 """
-Attention of packed sequences on the matrix unit: `transformer.segment_attention` of bf16.
+Attention of packed sequences by products of bf16: `transformer.segment_attention` of it.
 
 Weights of softmax are rounded to bf16, sums are f32. A work unit is a head of some queries of a
 sequence; it goes through the keys in spans. The keys and values of a span become tiles once for all
@@ -19,7 +19,15 @@ from typing import TYPE_CHECKING
 
 from rlx.errors import RlxError
 from rlx.lowering import amx
-from rlx.lowering.attention_stack import HIGH, SCORES, SPAN, WEIGHTS, Stack, exp2_of_weights
+from rlx.lowering.attention_stack import (
+    HIGH,
+    SCORES,
+    SPAN,
+    WEIGHTS,
+    WIDEST,
+    Stack,
+    exp2_of_weights,
+)
 from rlx.lowering.bf16_products import has_bf16, joined, multiply_rows
 from rlx.lowering.body import Body, width_of
 from rlx.lowering.emitter import Function
@@ -61,10 +69,10 @@ class TileAttention:
     def of(body: Body, op: SegmentAttentionOp) -> TileAttention:
         """Raise RlxError for a target that has no products of bf16, and for heads of no tiles."""
         f, head_dim = body.f, int(op.option("head_dim"))
-        if not has_bf16(f.target) or head_dim % amx.DEPTH:
+        if not has_bf16(f.target) or head_dim % amx.DEPTH or head_dim > WIDEST:
             raise RlxError(
                 f"{op.name}: bf16 needs a CPU that multiplies it, and heads of a multiple of "
-                f"{amx.DEPTH} features, got {head_dim}: cast its operands to f32"
+                f"{amx.DEPTH} features, at most {WIDEST}, got {head_dim}: cast its operands to f32"
             )
         q, k, v = (body.pointers[x] for x in op.args[:3])
         stack = Stack.of(f, head_dim, _blocks(head_dim), 1)

@@ -25,8 +25,8 @@ from rlx.dialects.named import NamedOp
 from rlx.errors import RlxError
 
 SEGMENTS = "transformer.segment_attention"
-_TILE = 32
-"""Features that a product of tiles takes in at a time."""
+_TILE, _WIDEST = 32, 512
+"""Features that a product of tiles takes in at a time, and those of a head, at most."""
 
 
 def _cast(value: SSAValue, operation: Operation, point: InsertPoint) -> SSAValue:
@@ -44,7 +44,8 @@ def _has_many_rows(value: SSAValue) -> bool:
 
 def _narrow_segments(op: NamedOp) -> None:
     """Round the operands and the result of an attention of packed sequences, of whole tiles."""
-    if op.option("head_dim") % _TILE or not _has_many_rows(op.args[0]):
+    head_dim = op.option("head_dim")
+    if head_dim % _TILE or head_dim > _WIDEST or not _has_many_rows(op.args[0]):
         return
     narrow = [_cast(x, op, InsertPoint.before(op)) for x in op.args[:3]]
     new = type(op)(*narrow, op.args[3], **op.chosen)

@@ -28,6 +28,8 @@ _ANY_STACK = 32 << 10
 """Bytes that any thread of Python's has left."""
 _PYTHON_STACK = 128 << 10
 """Bytes that Python itself has taken, at most."""
+MOST = NEEDED - _PYTHON_STACK
+"""Bytes that compiled code may take."""
 
 _here = threading.local()
 

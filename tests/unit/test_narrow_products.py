@@ -54,3 +54,25 @@ def test_two_products(products: str, n: int, k: int, level: str):
         expected = x + rounded(a / (1 + np.exp(-a))) @ weights[1].T
         # A number that is nearly halfway between two of bf16 may fall to either side.
         assert not m or nmse(given, expected) < 1e-7
+
+
+ATTENTION = """
+builtin.module attributes {{rlx.products = "bf16"}} {{
+  func.func @main(%x: tensor<5x{d}xf32>, %s: tensor<1xi32>) -> tensor<5x{d}xf32> {{
+    %y = transformer.segment_attention(%x, %x, %x, %s) head_dim {d}
+        : (tensor<5x{d}xf32>, tensor<5x{d}xf32>, tensor<5x{d}xf32>, tensor<1xi32>)
+        -> tensor<5x{d}xf32>
+    func.return %y : tensor<5x{d}xf32>
+  }}
+}}
+"""
+
+
+@pytest.mark.parametrize("d", [544, 4096])
+def test_heads_that_are_too_wide_for_tiles_stay_f32(d: int):
+    x = np.random.default_rng(d).standard_normal((5, d), np.float32)
+    (function,) = on_threads(ATTENTION.format(d=d), counts=[1])
+    scores = x.astype(np.float64) @ x.T / d**0.5
+    weights = np.exp(scores - scores.max(1, keepdims=True))
+    expected = weights / weights.sum(1, keepdims=True) @ x
+    assert nmse(function(x, np.zeros(1, np.int32)), expected) < 1e-12

@@ -127,7 +127,9 @@ def test_large_scores_and_equal_ones(level: str):
 
 
 def test_bf16_needs_its_products_and_whole_tiles():
-    for level, head_dim in (("generic", 32), ("x86-64-v4", 32), ("sapphirerapids", 16)):
+    for level, head_dim in (
+        ("generic", 32), ("x86-64-v4", 32), ("sapphirerapids", 16), ("znver4", 544),
+    ):  # fmt: skip
         with pytest.raises(RlxError, match=r"bf16 needs a CPU that multiplies it, and heads of"):
             attention(level, ml_dtypes.bfloat16, 1, head_dim)
 

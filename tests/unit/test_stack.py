@@ -74,6 +74,12 @@ def test_a_program_says_what_it_takes():
     assert SMALL < found < stack.NEEDED - (256 << 10)
 
 
+def test_a_program_that_takes_too_much_is_refused(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("rlx.compiler.MOST", SMALL)
+    with pytest.raises(RlxError, match=r"its kernels take \d+ bytes .* expected at most 65536"):
+        rlx.compile(PRODUCT)
+
+
 @known
 def test_threads_know_the_room_that_they_have():
     assert stack.has_room()
