@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from math import inf
 from numbers import Real
 from operator import index
@@ -43,15 +44,21 @@ def boolean(what: str, value: object) -> bool:
     raise RlxError(f"{what}: expected True or False, got {value!r:.80}")
 
 
+def iterated(what: str, value: object, wanted: str) -> Iterator[Any]:
+    """
+    Return the items of a sequence, of what is `wanted`; raises RlxError for anything else.
+
+    Texts, bytes and mappings, which are iterated in another meaning, are anything else.
+    """
+    if not isinstance(value, str | bytes | Mapping):
+        # An array without dimensions has the method, and refuses.
+        with suppress(TypeError):
+            return iter(cast(Iterable[Any], value))
+    raise RlxError(f"{what}: expected {wanted}, got {value!r:.80}")
+
+
 def choice(what: str, value: object, options: Sequence[str]) -> str:
     """Return one of some texts; raises RlxError for anything else, arrays among it."""
     if isinstance(value, str) and value in options:
         return str(value)
     raise RlxError(f"{what}: expected one of {', '.join(options)}, got {value!r:.80}")
-
-
-def iterable(what: str, value: object, expected: str) -> Iterable[Any]:
-    """Return what is a sequence, or gives its items; raises RlxError for text and mappings too."""
-    if isinstance(value, str | bytes | Mapping) or not isinstance(value, Iterable):
-        raise RlxError(f"{what}: expected {expected}, got {value!r:.80}")
-    return cast(Iterable[Any], value)

@@ -156,7 +156,11 @@ def _checked(module: ModuleOp | str) -> ModuleOp:
     if not isinstance(cast(object, module), str | ModuleOp):
         raise RlxError(f"module: expected IR as a ModuleOp or as text, got {module!r:.80}")
     if isinstance(module, str):
-        module = parse(context(), module.encode(), "module")
+        try:
+            text = module.encode()
+        except UnicodeEncodeError as e:
+            raise RlxError(f"module: expected IR as text in Unicode: {e}") from e
+        module = parse(context(), text, "module")
     else:
         module = module.clone()
     stage = stage_of(module)

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, Self, cast
 
 import numpy as np
 
-from rlx.checks import integer
+from rlx.checks import integer, iterated
 from rlx.errors import RlxError
 from rlx.frontends.gguf import GgufFile, StringArray
 
@@ -145,6 +145,8 @@ class Tokenizer:
 
         With `add_special`, BOS goes first if the model wants it and the text does not have it.
         """
+        if not isinstance(cast(object, text), str):
+            raise RlxError(f"encode: expected a str of valid Unicode, got {text!r:.80}")
         try:
             ids = self._encoder.encode(text)
         except (TypeError, UnicodeEncodeError) as error:
@@ -160,9 +162,8 @@ class Tokenizer:
 
         Raises `RlxError` for an id outside the vocabulary.
         """
-        if isinstance(ids, str) or not isinstance(cast(object, ids), Iterable):
-            raise RlxError(f"decode: expected a sequence of token ids, got {ids!r:.80}")
-        return b"".join(map(self.token_bytes, ids)).decode(errors="replace")
+        each = iterated("decode", ids, "a sequence of token ids")
+        return b"".join(map(self.token_bytes, each)).decode(errors="replace")
 
     def stream(self) -> TokenStream:
         """An incremental `decode`: the pushed pieces and the flush join to the same text."""

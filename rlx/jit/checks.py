@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable
 from typing import Any, cast
 
 import numpy as np
 
+from rlx.checks import iterated
 from rlx.errors import RlxError
 from rlx.jit.trace import DTYPES
 
@@ -46,11 +46,10 @@ def signature_of(function: Any) -> inspect.Signature:
 
 
 def axes_of(name: str, axes: object) -> tuple[int, ...]:
-    found = tuple(cast("Iterable[object]", axes)) if isinstance(axes, Iterable) else (None,)
+    wanted = f"axes of argument '{name}', as (0,) or (0, 1)"
+    found = tuple(iterated("specialize", axes, wanted))
     if not all(isinstance(axis, int) for axis in found):
-        raise RlxError(
-            f"specialize: expected axes of argument '{name}', as (0,) or (0, 1), got {axes!r:.80}"
-        )
+        raise RlxError(f"specialize: expected {wanted}, got {axes!r:.80}")
     return cast("tuple[int, ...]", found)
 
 

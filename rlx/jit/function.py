@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, ParamSpec, TypeVar, 
 
 import numpy as np
 
-from rlx.checks import choice
+from rlx.checks import choice, iterated
 from rlx.errors import RlxError
 from rlx.jit.checks import INT64, NUMBERS, axes_of, check_hashable, checked, class_of, signature_of
 from rlx.jit.entry import Call, Entry, Traced, compile_trace
@@ -122,9 +122,8 @@ class JitFunction(Generic[P, R]):
     def _names(self, what: str, names: Iterable[str]) -> list[str]:
         if isinstance(names, str):
             names = (names,)
-        if not isinstance(cast(object, names), Iterable):
-            raise RlxError(f"{what}: expected names of arguments, got {names!r:.80}")
-        found = list(names)
+        given = names.keys() if isinstance(names, Mapping) else names
+        found: list[str] = list(iterated(what, given, "names of arguments"))
         for name in found:
             if not isinstance(cast(object, name), str) or name not in self._signature.parameters:
                 known = ", ".join(self._signature.parameters) or "none"

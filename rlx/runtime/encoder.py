@@ -11,7 +11,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from rlx.checks import integer, iterable
+from rlx.checks import integer, iterated
 from rlx.errors import RlxError
 from rlx.runtime.program import Program
 from rlx.runtime.threads import Team
@@ -164,7 +164,7 @@ class TextEncoder:
 
     def _ids(self, texts: object) -> list[NDArray[np.int32]]:
         """Return the token ids of each text, checked and cut."""
-        given = list(iterable("texts", texts, "a list of texts or of token ids"))
+        given = list(iterated("texts", texts, "a list of texts or of token ids"))
         where = [i for i, text in enumerate(given) if isinstance(text, str)]
         for start in range(0, len(where), BATCH):
             some = where[start : start + BATCH]
@@ -182,7 +182,7 @@ class TextEncoder:
     def _checked(self, number: int, ids: object) -> NDArray[np.int32]:
         """Return the ids of a text as an array. Raises RlxError for what is none."""
         what = f"text {number}"
-        items = list(iterable(what, ids, "a text or token ids"))[: self.limit]
+        items = list(iterated(what, ids, "a text or token ids"))[: self.limit]
         if not items:
             raise RlxError(f"{what}: expected at least one token, got none")
         try:

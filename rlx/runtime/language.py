@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Protocol, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from rlx.checks import integer, iterable
+from rlx.checks import integer, iterated
 from rlx.errors import RlxError
 from rlx.lowering.abi import Sampling
 from rlx.runtime.batch import Answer, Batch, BatchStats, Host
@@ -236,7 +236,7 @@ class LanguageModel:
         checked before the first. Raises RlxError as `generate` does.
         """
         settings = Settings(max_tokens, temperature, top_k, top_p, seed)
-        each = [*iterable("prompts", prompts, "a sequence of texts or of token ids")]
+        each = [*iterated("prompts", prompts, "a sequence of texts or of token ids")]
         requests = [self._request(prompt, settings) for prompt in each]
         if not requests:
             return []

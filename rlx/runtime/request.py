@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from rlx.checks import boolean, integer, iterable, real
+from rlx.checks import boolean, integer, iterated, real
 from rlx.errors import RlxError
 from rlx.lowering.abi import Sampling
 from rlx.wording import several
@@ -63,7 +63,7 @@ def checked_ids(token_ids: object, vocab: int, capacity: int, past: int = 0) -> 
 
     Raises RlxError for what is no sequence of them, for none, and for more than the context holds.
     """
-    last, tokens = vocab - 1, enumerate(iterable("token ids", token_ids, "a sequence of integers"))
+    last, tokens = vocab - 1, enumerate(iterated("token ids", token_ids, "a sequence of integers"))
     ids = [integer(f"token {i} of the prompt", token, 0, last) for i, token in tokens]
     if not ids:
         raise RlxError("the prompt is empty: expected at least one token")

@@ -197,6 +197,8 @@ def test_a_warm_start_imports_no_compiler(tmp_path: Path):
         ("a text", "texts: expected a list of texts or of token ids, got 'a text'"),
         (3, "texts: expected a list"),
         ([3], "text 0: expected a text or token ids, got 3"),
+        (np.array(3), r"texts: expected a list of texts or of token ids, got array\(3\)"),
+        ([np.array(3)], r"text 0: expected a text or token ids, got array\(3\)"),
         ([[1], []], "text 1: expected at least one token, got none"),
         ([[1], [2, 40]], "text 1: token 1: expected an integer from 0 to 39, got 40"),
         ([[-1]], "text 0: token 0: expected an integer from 0 to 39, got -1"),

@@ -266,3 +266,9 @@ def test_a_forked_child_calls_on(within: bool):
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
     for n in (5, 4096):
         check(f(*inputs(n, 2)), *inputs(n, 2))
+
+
+@pytest.mark.parametrize("module", ["\ud800", b"builtin.module {}", None])
+def test_what_is_no_text(module: Any):
+    with pytest.raises(RlxError, match=r"^module: expected IR as "):
+        rlx.compile(module)

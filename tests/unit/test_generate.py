@@ -562,6 +562,7 @@ def test_other_threads_wait(small: Case):
         (b"a", "expected a sequence of integers"),
         ({5: 1}, "expected a sequence of integers"),
         (5, "expected a sequence of integers"),
+        (np.array(5), r"expected a sequence of integers, got array\(5\)"),
         ([0] * (CONTEXT + 1), "the context holds"),
     ],
 )

@@ -171,6 +171,8 @@ def test_options_that_do_not_fit():
         rlx.jit(lambda x: x, specialize={"x": 5})
     with pytest.raises(RlxError, match=r"specialize: expected axes of argument 'x', .*got 'ab'"):
         rlx.jit(lambda x: x, specialize={"x": "ab"})
+    with pytest.raises(RlxError, match=r"static_argnames: expected names of arg.*got array\(5\)"):
+        rlx.jit(lambda x: x, static_argnames=np.array(5))
     with pytest.raises(RlxError, match="static_argnames: expected names of arguments, got 5"):
         rlx.jit(lambda x: x, static_argnames=5)
     with pytest.raises(RlxError, match=r"static_argnames: expected arguments of .*got \['x'\]"):

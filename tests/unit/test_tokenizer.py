@@ -228,8 +228,16 @@ def test_stream_joins_to_decode_for_any_ids(tiny: Tokenizer):
 
 @pytest.mark.parametrize("bad", ["a\ud800", b"bytes", None, 3])
 def test_encode_refuses_what_is_no_text(tiny: Tokenizer, bad: object):
-    with pytest.raises(RlxError, match="expected a str of valid Unicode"):
-        tiny.encode(bad)
+    # The first text has a way of its own.
+    for tokenizer in (changed(tiny), tiny):
+        with pytest.raises(RlxError, match="expected a str of valid Unicode"):
+            tokenizer.encode(bad)
+
+
+@pytest.mark.parametrize("bad", ["text", None, 3, np.array(3)])
+def test_decode_refuses_what_is_no_sequence(tiny: Tokenizer, bad: object):
+    with pytest.raises(RlxError, match="decode: expected a sequence of token ids, got "):
+        tiny.decode(bad)
 
 
 # ---- saving
