@@ -153,7 +153,12 @@ class Domain:
                 self.store([place(Axis(r), Axis(c, 1), mask)])
                 return []
 
-            p.loop(column, tiles_end, PANEL, [], lambda c, _: tile(c))
+            # What a tile needs may be read before the loop, but not where there is none: there are
+            # fewer rows left then.
+            p.branch(
+                p.here([program.f.icmp("ult", column, tiles_end)])[0],
+                lambda: p.loop(column, tiles_end, PANEL, [], lambda c, _: tile(c)),
+            )
             p.loop(
                 row, row_end, 1, [],
                 lambda r, _: p.loop(tiles_end, end, PANEL, [], lambda c, _: chunk(r, c)),

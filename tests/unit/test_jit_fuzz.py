@@ -105,3 +105,13 @@ def test_random_expressions(
         once(code, seed, first, second, exact)
 
     run()
+
+
+@pytest.mark.parametrize("size", [(5, 17), (16, 17), (33, 40), (5, 3)])
+def test_rows_that_are_turned_are_read_to_their_end(size: tuple[int, int]):
+    """Sixteen numbers are read at once only where a whole tile of the result is written."""
+    m, n = size
+    x = Fenced(np.arange(n, dtype=np.float32))
+    y = Fenced(np.arange(m, dtype=np.float32)[:, None])
+    result = rlx.jit(lambda x, y: (x * y).T)(x.array, y.array)
+    np.testing.assert_array_equal(result, (x.array * y.array).T)
