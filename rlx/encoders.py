@@ -118,8 +118,8 @@ def load_encoder(
     BERT model, and `tokenizer.json`, which is read when the first text comes. `max_context` bounds
     the tokens of a text (default: what the folder says, up to the model's positions). The other
     arguments are those of `rlx.load`. Raises RlxError for a folder or an option that rlx can't
-    serve. `precision` `auto` and `fast` round what is multiplied to bf16 on a CPU with a matrix
-    unit for that, and let functions lose a few bits; `fast` does the latter on any CPU. `int8`
+    serve. `precision` `auto` and `fast` round what is multiplied to bf16 on a CPU that multiplies
+    it faster, and let functions lose a few bits; `fast` does the latter on any CPU. `int8`
     rounds matrices and what they are multiplied with to bytes, each row with a scale of its own.
     """
     started = time.perf_counter()

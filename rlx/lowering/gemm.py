@@ -47,15 +47,15 @@ def emit_gemm(
 
     Row r is at a + r * a_stride_bytes, of f32, or of bf16 where `element` is `bfloat`; f32 is
     rounded to bf16 first where it is `ROUNDED`. `weights` are pointers to packed weights, for each
-    group. With bf16 rows the weights are rounded to bf16 too where the target has a unit for such
-    products; sums are f32. With weights of i8, which all are then, rows are rounded to bytes, and
+    group. With bf16 rows the weights are rounded to bf16 too where the target multiplies tiles of
+    that; sums are f32. With weights of i8, which all are then, rows are rounded to bytes, and
     sums are exact until steps multiply them. What is added to an output, and in which order, is a
     matter of k alone: a row's result depends neither on the rows beside it nor on the number of
     threads, to the bit.
     `store(f, group, row, panel, values)` emits what is done with a row's outputs of a panel, and
     `ahead(f, group, row, panel)` may ask for the memory that this takes, some time before. Rows
     that aren't f32, and quantised weights, need `turns`, which `emit_in_turn` counts in: threads
-    take parts of products on the matrix unit as they are free, and have a share each of others. The
+    take parts of products of tiles as they are free, and have a share each of others. The
     stack used is at most 1.2 MB, once for all products in a function.
     """
     check(k, groups, weights)

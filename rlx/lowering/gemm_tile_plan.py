@@ -1,4 +1,4 @@
-"""How products on the matrix unit are cut into blocks: what stays in which cache meanwhile."""
+"""How products of tiles are cut into blocks: what stays in which cache meanwhile."""
 
 from __future__ import annotations
 

@@ -1,12 +1,13 @@
 """
-Products on the matrix unit: of bf16 rows with sums in f32, of rows as bytes with sums in i32.
+Products of tiles: of bf16 rows with sums in f32, of rows as bytes with sums in i32.
 
-Rows are copied to tiles first (`gemm_tile_copies`), as many as stay in the L2 cache, and so is a
-unit of panels, for as much of k as stays in L1 while rows go by; meanwhile memory is asked for the
-next unit. Panels of bf16 and of bytes are packed as tiles already; where all of them stay in L2,
-they go by a block of rows in L1. A block of two tiles of rows and two of panels takes four loads
-for four products, and the loads hide behind them. So does the epilogue of the block before: some of
-its rows are handed on at each step, for stores that miss the caches cost as much as products do.
+They are the matrix unit's, or, of bf16, dot products of rows with tiles of panels. Rows are copied
+first (`gemm_tile_copies`), as many as stay in the L2 cache, and a unit of panels becomes tiles, for
+as much of k as stays in L1 while rows go by; meanwhile memory is asked for the next unit. Panels of
+bf16 and of bytes are packed as tiles already; where all of them stay in L2, they go by a block of
+rows in L1. On the unit a block of two tiles of rows and two of panels takes four loads for four
+products, and the loads hide behind them. So does the epilogue of the block before: some of its rows
+are handed on at each step, for stores that miss the caches cost as much as products do.
 """
 
 from __future__ import annotations

@@ -46,7 +46,7 @@ def emit_gemv_rows(
     Emit `rows` (i64, may be 0) rows of k f32 times the groups' panels, on all threads.
 
     The arguments are those of `emit_gemm`. On the matrix unit threads take parts in turn, else each
-    has its share of the panels and makes the digits of all rows for itself.
+    has its share of the panels, with digits of all rows for itself, or of many rows a share.
     """
     check(k, groups, weights)
     what = RowPanels(f, k, groups, weights, a, a_stride_bytes, store)

@@ -71,7 +71,7 @@ def scratch_of(kernel: lir.KernelOp, table: DimTable) -> Scratch | None:
             size = attention_scratch_bytes(op, table)
             return Scratch(size, zeroed=True) if size else None
         if isinstance(op, mir.MatmulOp):
-            # Threads take parts of a product of many rows in turn, on the matrix unit.
+            # Threads take parts of a product of many rows in turn, where tiles are multiplied.
             some = dims_of(op.input.type)[0] != 1 and _takes_turns(kernel)
             return Scratch(TURNS_BYTES, zeroed=True) if some else None
         if isinstance(op, mir.SampleOp):

@@ -536,7 +536,7 @@ def test_gemm_of_bf16_rows_with_panels_that_are_tiles(level: str):
 
 def test_gemm_of_bf16_rows_asks_for_memory_to_take_turns():
     if not has_tiles(Target.host(), 64):
-        pytest.skip("needs a matrix unit")
+        pytest.skip("needs products of bf16")
 
     def body(f: Function) -> None:
         a, w, rows, tid, nth = f.params
