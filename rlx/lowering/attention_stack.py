@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from rlx.lowering import amx
+from rlx.lowering.bf16_products import multiply_rows
 from rlx.lowering.emitter import Function
 from rlx.lowering.kv_cache import LINE
 from rlx.lowering.rows import VECTOR
 from rlx.lowering.target import PANEL
-from rlx.lowering.values import Value
+from rlx.lowering.values import Value, i64
 from rlx.lowering.vmath_base import native_512, polynomial, scalef
 
 SPAN = 256
@@ -65,6 +66,37 @@ class Stack:
             state=f.alloca(blocks * HIGH * 8),
             factors=f.alloca(HIGH * 4),
         )
+
+    def dot_scores(self, f: Function, queries: Value, rows: Value, keys: Value) -> None:
+        """Write the scores of a block's rows on so many keys, a multiple of 32, by dot products."""
+        of_panel, steps = PANEL * self.row, i64(self.row // amx.ROW_BYTES)
+
+        def two(j: Value, _: list[Value]) -> list[Value]:
+            at = f.at(self.key_tiles, j, self.row)
+            panels, to = [at, f.at(at, of_panel)], f.at(self.scores, j, 4)
+            multiply_rows(
+                f, queries, self.row, panels, amx.TILE_BYTES, to, SCORES,
+                rows, steps, Value("i1", "false"),
+            )  # fmt: skip
+            return []
+
+        f.for_(0, keys, 2 * PANEL, [], two)
+
+    def dot_values(
+        self, f: Function, sums: Value, chunk: int, rows: Value, keys: Value, first: Value
+    ) -> None:
+        """
+        Add weights times values of so many keys to 32 features of a block's rows, by dot products.
+
+        `sums` are the first row's, at the `chunk`-th 16 features.
+        """
+        panels = [f.at(self.value_tiles, (chunk + n) * amx.TILE_BYTES) for n in range(2)]
+        of_step = self.row // (2 * PANEL) * amx.TILE_BYTES
+        steps = f.lshr(keys, 5)
+        multiply_rows(
+            f, self.weights, WEIGHTS, panels, of_step, sums, 2 * self.row,
+            rows, steps, f.xor(first, 1),
+        )  # fmt: skip
 
     def rescale(self, f: Function, sums: Value, rows: int | Value) -> list[Value]:
         """Multiply the sums of a block's rows with their factors."""

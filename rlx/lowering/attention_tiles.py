@@ -27,7 +27,7 @@ from rlx.lowering.attention_stack import (
     exp2_of_weights,
 )
 from rlx.lowering.attention_units import shared_heads
-from rlx.lowering.bf16_products import all_tiles, has_bf16, joined, multiply_rows, pairs
+from rlx.lowering.bf16_products import all_tiles, has_bf16, joined, pairs
 from rlx.lowering.emitter import Function
 from rlx.lowering.formats import load_float
 from rlx.lowering.in_turn import emit_in_turn
@@ -251,7 +251,7 @@ class _Kernel:
                     self._values(sums, r, c, min(4, a.chunks - c), tiled, first)
         else:
             for c in range(0, a.chunks, 2):
-                self._dot_values(sums, c, tiled, first)
+                self.stack.dot_values(f, f.at(sums, c * LINE), c, i64(HIGH), tiled, first)
         f.if_(apart, lambda: self._own_values(sums, diagonal, v) or [])
 
     def _own_values(self, sums: Value, diagonal: Value, v: Value) -> None:
@@ -278,7 +278,7 @@ class _Kernel:
         """Write the scores of a block's queries on `keys` keys, a multiple of 32."""
         f, a = self.f, self.a
         if not amx.has_amx(f.target):
-            self._dot_scores(queries, keys)
+            self.stack.dot_scores(f, queries, i64(HIGH), keys)
             return
         sums, query, key = (0, 1), (4, 5), 6
 
@@ -298,22 +298,6 @@ class _Kernel:
             return []
 
         f.for_(0, f.lshr(keys, 4), 1, [], tile)
-
-    def _dot_scores(self, queries: Value, keys: Value) -> None:
-        """Write the scores of a block's queries by dot products."""
-        f, a = self.f, self.a
-        of_panel, steps = PANEL * a.head_dim * 2, i64(a.head_dim // amx.DEPTH)
-
-        def two(j: Value, _: list[Value]) -> list[Value]:
-            at = f.at(self.stack.key_tiles, j, of_panel // PANEL)
-            panels, to = [at, f.at(at, of_panel)], f.at(self.stack.scores, j, 4)
-            multiply_rows(
-                f, queries, a.query_bytes, panels, amx.TILE_BYTES, to, SCORES,
-                i64(HIGH), steps, Value("i1", "false"),
-            )  # fmt: skip
-            return []
-
-        f.for_(0, keys, 2 * PANEL, [], two)
 
     def _softmax(self, r: Value, seen: Value, keys: Value, state: Value, first: Value) -> None:
         """Make weights of a row's scores, zero from the `seen`-th key on, and update its state."""
@@ -396,15 +380,6 @@ class _Kernel:
         f.for_(0, f.lshr(keys, 5), 1, [], step)
         for c, at in enumerate(spots):
             amx.store(f, c, at, a.row_bytes)
-
-    def _dot_values(self, sums: Value, chunk: int, keys: Value, first: Value) -> None:
-        """Add weights times values to two tiles of features of a block, by dot products."""
-        f, a = self.f, self.a
-        panels = [f.at(self.stack.value_tiles, (chunk + n) * amx.TILE_BYTES) for n in range(2)]
-        multiply_rows(
-            f, self.stack.weights, WEIGHTS, panels, a.chunks * amx.TILE_BYTES,
-            f.at(sums, chunk * LINE), a.row_bytes, i64(HIGH), f.lshr(keys, 5), f.xor(first, 1),
-        )  # fmt: skip
 
     def _finish(self, position: Value, head: Value, i: Value) -> None:
         """Write the results of a block's queries that are asked for."""

@@ -40,7 +40,8 @@ def panels_at_once(target: Target, form: Format) -> tuple[int, ...]:
     """
     Return how many panels' sums fit the registers together, the most first; 1 is the last.
 
-    These share the loads of digits, which take as many of a CPU's slots as the products do.
+    These share the loads of digits, which take as many of a CPU's slots as the products do; but
+    each is a stream of memory, of which Zen takes one faster.
     """
     if not (form.quantised and target.has("avx512vnni")) or target.zen:
         return (1,)

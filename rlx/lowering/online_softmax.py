@@ -98,6 +98,7 @@ def attend(
     key_blocks = f.lshr(f.add(last, PANEL - 1), 4)
     width = min(Registers.of(f.target).columns(rows), block.size // PANEL)
     if block.ahead is not None and f.target.zen:
+        # What is read from memory is read as one stream.
         width = 1
     _scores(f, a, block, q, p, rows, key_blocks, width)
     end = f.mul(f.udiv(f.add(key_blocks, width - 1), width), width)

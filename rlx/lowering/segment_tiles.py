@@ -28,7 +28,7 @@ from rlx.lowering.attention_stack import (
     Stack,
     exp2_of_weights,
 )
-from rlx.lowering.bf16_products import has_bf16, joined, multiply_rows
+from rlx.lowering.bf16_products import has_bf16, joined
 from rlx.lowering.body import Body, width_of
 from rlx.lowering.emitter import Function
 from rlx.lowering.kv_cache import LINE
@@ -36,7 +36,7 @@ from rlx.lowering.online_softmax import larger_of
 from rlx.lowering.rows import VECTOR
 from rlx.lowering.scan_chunks import transposed
 from rlx.lowering.target import PANEL
-from rlx.lowering.values import Value, f32, i64
+from rlx.lowering.values import Value, f32
 
 if TYPE_CHECKING:
     from rlx.ops.segments import SegmentAttentionOp
@@ -197,7 +197,9 @@ class TileAttention:
         """Write the scores of a block's queries on so many keys, a multiple of 32."""
         f = self.f
         if not amx.has_amx(f.target):
-            self._dot_scores(rows, keys)
+            # Softmax takes some rows together.
+            some = f.and_(f.add(rows, _ROWS - 1), -_ROWS)
+            self.stack.dot_scores(f, self.stack.queries, some, keys)
             return
 
         def pair(j: Value, _: list[Value]) -> list[Value]:
@@ -219,23 +221,6 @@ class TileAttention:
             return []
 
         f.for_(0, keys, amx.DEPTH, [], pair)
-
-    def _dot_scores(self, rows: Value, keys: Value) -> None:
-        """Write the scores of a block's queries by dot products."""
-        f, of_panel = self.f, self.steps * amx.TILE_BYTES
-        # Softmax takes some rows together.
-        rows = f.and_(f.add(rows, _ROWS - 1), -_ROWS)
-
-        def two(j: Value, _: list[Value]) -> list[Value]:
-            at = f.at(self.stack.key_tiles, j, self.row)
-            panels, to = [at, f.at(at, of_panel)], f.at(self.stack.scores, j, 4)
-            multiply_rows(
-                f, self.stack.queries, self.row, panels, amx.TILE_BYTES, to, SCORES,
-                rows, i64(self.steps), Value("i1", "false"),
-            )  # fmt: skip
-            return []
-
-        f.for_(0, keys, 2 * PANEL, [], two)
 
     def _softmax(self, r: Value, keys: Value, state: Value, first: Value) -> None:
         """Make weights of some rows' scores, zero beyond the last key, and update their states."""
@@ -302,11 +287,7 @@ class TileAttention:
         """Add weights times values to two tiles of features of a block's rows, from `chunk` on."""
         f, row = self.f, 2 * self.row
         if not amx.has_amx(f.target):
-            panels = [f.at(self.stack.value_tiles, (chunk + n) * amx.TILE_BYTES) for n in range(2)]
-            multiply_rows(
-                f, self.stack.weights, WEIGHTS, panels, self.chunks * amx.TILE_BYTES,
-                sums, row, rows, f.lshr(keys, 5), f.xor(first, 1),
-            )  # fmt: skip
+            self.stack.dot_values(f, sums, chunk, rows, keys, first)
             return
         spots = [f.at(sums, c // 2 * amx.ROWS * row + c % 2 * LINE) for c in range(4)]
 
