@@ -17,6 +17,9 @@ from rlx.lowering.formats import BYTES, format_named
 from rlx.lowering.target import PANEL
 from rlx.lowering.values import Index, Value, i64
 
+SPLIT_ROWS = 64
+"""Rows for each thread from which on threads share rows and not panels, where they may."""
+
 
 @dataclass(frozen=True)
 class Group:

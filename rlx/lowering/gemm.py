@@ -1,8 +1,9 @@
 """
 Rows of activations times packed weights.
 
-Those of f32 are multiplied in registers, or as digits where all weights are quantised and that is
-faster, on the matrix unit or as bytes; those of bf16 and as bytes as tiles, if that is.
+Rows of f32 are multiplied in registers, or as digits where all weights are quantised and that is
+faster; rows of bf16 as tiles where the target multiplies these, in registers elsewhere; rows that
+become bytes on the matrix unit, or in registers without it.
 """
 
 from __future__ import annotations

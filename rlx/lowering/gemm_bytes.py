@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from rlx.lowering.byte_rows import Activations
-from rlx.lowering.contract import Group, shares
+from rlx.lowering.contract import SPLIT_ROWS, Group, shares
 from rlx.lowering.emitter import Function, Module
 from rlx.lowering.formats import BYTES_DEPTH
 from rlx.lowering.gemm_unit import LINE, OF_ROW, Rows, StorePanel, StoreRow, Units
@@ -26,8 +26,6 @@ from rlx.lowering.values import Value, i64, vec
 _L2_ROWS = 512 * 1024
 """Bytes of rows that stay in the L2 cache while panels go by; on the stack."""
 _MOST_ROWS = 512
-_SPLIT_ROWS = 64
-"""Rows for each thread from which on threads share rows and not panels."""
 _QUAD = 4
 
 
@@ -153,7 +151,7 @@ def emit_bytes(
     products = [product(group) for group in groups]
     stride = _Form(f.target).row_bytes(rows.k)
     at_once = max(1, min(_MOST_ROWS, _L2_ROWS // stride))
-    many = f.icmp("uge", rows.count, f.mul(nth, _SPLIT_ROWS))
+    many = f.icmp("uge", rows.count, f.mul(nth, SPLIT_ROWS))
     bounds = [f.udiv(f.mul(rows.count, i), nth) for i in (tid, f.add(tid, 1))]
     first_row, end_row = f.select(many, bounds[0], i64(0)), f.select(many, bounds[1], rows.count)
     tid, nth = f.select(many, i64(0), tid), f.select(many, i64(1), nth)

@@ -49,17 +49,13 @@ def element_of(rows: Rows) -> amx.Element:
     return amx.BYTES if rows.bytes else amx.BF16
 
 
-def on_unit(target: Target, rows: Rows) -> bool:
-    """Return whether rows become tiles of the matrix unit, and not rows for dot products."""
-    return rows.bytes or amx.has_amx(target)
-
-
 @dataclass(frozen=True)
 class RowCopies:
     """Where rows are copied to: `[rows / 16][steps][16]` lines, or one row behind the other."""
 
     steps: int
     tiles: bool
+    """Whether they are tiles of the matrix unit, and not rows for dot products."""
 
     @property
     def row(self) -> int:
@@ -73,7 +69,8 @@ class RowCopies:
 
     @staticmethod
     def of(target: Target, rows: Rows) -> RowCopies:
-        return RowCopies(-(-rows.k // element_of(rows).depth), on_unit(target, rows))
+        tiles = rows.bytes or amx.has_amx(target)
+        return RowCopies(-(-rows.k // element_of(rows).depth), tiles)
 
     def at(self, f: Function, start: Value, row: Value) -> Value:
         """Return where a row's first line is."""

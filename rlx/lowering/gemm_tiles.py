@@ -18,7 +18,7 @@ from functools import partial
 
 from rlx.lowering import amx
 from rlx.lowering.bf16_products import all_tiles, multiply_rows
-from rlx.lowering.contract import Group
+from rlx.lowering.contract import SPLIT_ROWS, Group
 from rlx.lowering.emitter import Function
 from rlx.lowering.formats import FORMATS, heads_at
 from rlx.lowering.gemm_tile_copies import copy_rows, fill_tiles
@@ -27,8 +27,6 @@ from rlx.lowering.gemm_unit import LINE, OF_ROW, AskRow, Rows, Source, StorePane
 from rlx.lowering.in_turn import emit_in_turn
 from rlx.lowering.values import Value, i64
 
-_SPLIT_ROWS = 64
-"""Rows for each thread from which on threads share rows, where they may."""
 _RUNS = 12
 """Runs of units that each thread would take of many, if all were as fast."""
 _BANDS = 4
@@ -135,7 +133,7 @@ class _Parts:
         whole = f.icmp("eq", nth, 1)
         height = i64(most)
         if ready:
-            many = f.icmp("uge", rows, f.mul(nth, _SPLIT_ROWS))
+            many = f.icmp("uge", rows, f.mul(nth, SPLIT_ROWS))
             whole = f.or_(whole, many)
             # Bands that panels pass by are as low as one likes; others should be few.
             bands = _BANDS if first.passing else _up(f, rows, f.mul(nth, most))
@@ -325,6 +323,7 @@ class _Kernel:
                 two = f.icmp("ugt", own, amx.ROWS)
                 self._tiles(a, b, c, steps, more, two, None if column else meanwhile)
                 continue
+            # Nothing hides behind dot products: what is done meanwhile comes before them.
             if not column:
                 f.for_(0, steps, 1, [], lambda s, none, also=meanwhile: also(s) or none)
             stride, across = p.copies.row, p.across * LINE

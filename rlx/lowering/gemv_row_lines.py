@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
+from rlx.lowering.contract import SPLIT_ROWS
 from rlx.lowering.digits import DIGITS, Numbers, bias, digits_function, planes
 from rlx.lowering.emitter import Function, Module
 from rlx.lowering.formats import (
@@ -36,8 +37,6 @@ _TILE = 16
 _STACK = 320 * 1024
 """Bytes that the digits of these rows may take of a thread's stack."""
 
-_SPLIT_ROWS = 64
-"""Rows for each thread from which on threads share rows and not panels."""
 
 _INTS = f"<{PANEL} x i32>"
 
@@ -46,7 +45,7 @@ def emit_lines(what: RowPanels, rows: Value, tid: Value, nth: Value) -> None:
     """Emit a thread's share of the products of `rows` rows with all panels."""
     f, k, module, tile = what.f, what.k, what.f.module, _tile(what.k)
     forms = what.forms
-    many = f.icmp("uge", rows, f.mul(nth, _SPLIT_ROWS))
+    many = f.icmp("uge", rows, f.mul(nth, SPLIT_ROWS))
     shares = split(f, k, what.groups, f.select(many, i64(0), tid), f.select(many, i64(1), nth))
     each = f.mul(f.udiv(f.add(rows, f.sub(f.mul(nth, tile), 1)), f.mul(nth, tile)), tile)
     first = f.select(many, f.umin(f.mul(tid, each), rows), i64(0))

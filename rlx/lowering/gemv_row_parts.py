@@ -9,6 +9,7 @@ from __future__ import annotations
 from functools import partial
 
 from rlx.lowering import amx
+from rlx.lowering.contract import SPLIT_ROWS
 from rlx.lowering.digit_tiles import TILE_ROWS, tile_digits_function
 from rlx.lowering.emitter import Function
 from rlx.lowering.formats import CHUNK, FORMATS
@@ -19,8 +20,6 @@ from rlx.lowering.values import Value, i64
 
 _LOW = 8
 """Rows up to which the sums of half a tile are put together."""
-_SPLIT_ROWS = 64
-"""Rows for each thread from which on threads share rows and not panels."""
 _PARTS, _RUNS = 2, 8
 """Parts of rows, or runs of panels, that each thread would take if all were as fast."""
 
@@ -110,7 +109,7 @@ def _parts(f: Function, tiles: int, rows: Value, panels: int, nth: Value) -> tup
     most = i64(tiles * TILE_ROWS)
     each = f.udiv(f.add(rows, f.sub(f.mul(nth, _PARTS), 1)), f.mul(nth, _PARTS))
     even = f.mul(_tiles_of(f, each), TILE_ROWS)
-    many = f.icmp("uge", rows, f.mul(nth, _SPLIT_ROWS))
+    many = f.icmp("uge", rows, f.mul(nth, SPLIT_ROWS))
     height = f.select(many, f.umin(even, most), most)
     run = f.umax(f.udiv(i64(panels), f.mul(nth, _RUNS)), 1)
     whole = f.or_(many, f.icmp("eq", nth, 1))

@@ -23,10 +23,10 @@ from rlx.dialects import lir, mir
 from rlx.dialects.common import dims_of, element_of
 from rlx.dialects.named import NamedOp
 from rlx.errors import RlxError
+from rlx.lowering.amx import DEPTH
+from rlx.lowering.attention_stack import WIDEST
 
 SEGMENTS = "transformer.segment_attention"
-_TILE, _WIDEST = 32, 512
-"""Features that a product of tiles takes in at a time, and those of a head, at most."""
 
 
 def _cast(value: SSAValue, operation: Operation, point: InsertPoint) -> SSAValue:
@@ -45,7 +45,7 @@ def _has_many_rows(value: SSAValue) -> bool:
 def _narrow_segments(op: NamedOp) -> None:
     """Round the operands and the result of an attention of packed sequences, of whole tiles."""
     head_dim = op.option("head_dim")
-    if head_dim % _TILE or head_dim > _WIDEST or not _has_many_rows(op.args[0]):
+    if head_dim % DEPTH or head_dim > WIDEST or not _has_many_rows(op.args[0]):
         return
     narrow = [_cast(x, op, InsertPoint.before(op)) for x in op.args[:3]]
     new = type(op)(*narrow, op.args[3], **op.chosen)
