@@ -12,6 +12,7 @@ from rlx.checks import choice, integer
 from rlx.driver import PRECISIONS, Precision
 from rlx.errors import RlxError
 from rlx.flow.profile import CompileProfile
+from rlx.flow.source import WeightSource
 from rlx.frontends.safetensors import SafetensorsFile, SafetensorsWeights
 from rlx.frontends.tokenizer_json import JsonTokenizer
 from rlx.lowering.target import Target
@@ -22,6 +23,7 @@ from rlx.model_programs import (
 )
 from rlx.models import bert
 from rlx.models.bert import PROGRAM, BertConfig
+from rlx.models.bert_bytes import ByteWeights, widened
 from rlx.runtime.compilations import counted
 from rlx.runtime.encoder import EncoderStats, TextEncoder
 from rlx.runtime.memory import Segment
@@ -43,6 +45,7 @@ class EncoderModel(Programs):
 
     folder: Path
     file: SafetensorsFile
+    source: WeightSource
     config: BertConfig
     limit: int
     """Tokens of a text, at most."""
@@ -57,8 +60,7 @@ class EncoderModel(Programs):
     def build(self, program: str) -> ModuleOp:
         from rlx.dialects.lir import set_precision
 
-        source = SafetensorsWeights(self.file)
-        module = bert.build(self.config, source, self.rows, self.profile)
+        module = bert.build(self.config, self.source, self.rows, self.profile)
         set_precision(module, *self.precision)
         return module
 
@@ -100,7 +102,10 @@ def open_encoder(
     limit = config.limit
     if max_context is not None:
         limit = integer("max_context", max_context, 1, config.positions)
-    return EncoderModel(folder, file, config, limit, max(ROWS, limit), chosen, rounding)
+    source: WeightSource = SafetensorsWeights(file)
+    if precision == "int8":
+        source, config = ByteWeights(source, config), widened(config)
+    return EncoderModel(folder, file, source, config, limit, max(ROWS, limit), chosen, rounding)
 
 
 def load_encoder(
@@ -133,7 +138,7 @@ def load_encoder(
         compile_s = time.perf_counter() - before if tally.count else 0.0
     manifest = found.manifest
     program = Program(manifest, found.code, team, Segment(64))
-    weights = packed_in_cache(model.file.file, SafetensorsWeights(model.file), program)
+    weights = packed_in_cache(model.file.file, model.source, program)
     program.start(weights)
     stats = EncoderStats(
         load_s=time.perf_counter() - started,

@@ -18,7 +18,14 @@ from rlx.flow.attention import Rope, SegmentSelfAttn, SelfAttnPrefill
 from rlx.flow.context import FlowCtx
 from rlx.flow.feed_forward import GeluFfn, SwiGlu
 from rlx.flow.source import LAYER
-from rlx.flow.stages import Columns, LayerNorm, Linear, ResidualAdd, ResidualSave, Sequence
+from rlx.flow.stages import (
+    Columns,
+    LayerNorm,
+    Linear,
+    ResidualAdd,
+    ResidualSave,
+    Sequence,
+)
 from rlx.flow.state import FlowValue
 
 
@@ -67,6 +74,8 @@ class BertEncoderLayer:
     """The kind of map between the two products of the feed-forward part."""
     starts: str | None = None
     """The input `[segments]` that says where packed texts start; rows are one text without."""
+    factors: str | None = None
+    """What weights are named that the inputs of the feed-forward products are multiplied with."""
 
     def _linear(self, name: str) -> Linear:
         return Linear(f"{self.prefix}{name}.weight", f"{self.prefix}{name}.bias")
@@ -98,13 +107,17 @@ class BertEncoderLayer:
                 starts=self.starts,
             )
         up, down = (self._linear(f"{name}.dense") for name in ("intermediate", "output"))
+        factors = [
+            f"{self.prefix}{name}.dense.{self.factors}" if self.factors else None
+            for name in ("intermediate", "output")
+        ]
         stages = (
             ResidualSave(),
             attention,
             ResidualAdd(),
             self._norm("attention.output.LayerNorm"),
             ResidualSave(),
-            GeluFfn(up.key, down.key, up.bias, down.bias, UnaryKind(self.activation)),
+            GeluFfn(up.key, down.key, up.bias, down.bias, UnaryKind(self.activation), *factors),
             ResidualAdd(),
             self._norm("output.LayerNorm"),
         )

@@ -9,7 +9,7 @@ from rlx.dialects.kinds import BinaryKind, UnaryKind
 from rlx.errors import RlxError
 from rlx.flow import tensors
 from rlx.flow.context import FlowCtx
-from rlx.flow.stages import Linear
+from rlx.flow.stages import LayerScale, Linear
 from rlx.flow.state import FlowValue
 
 
@@ -52,17 +52,29 @@ def _glu(ctx: FlowCtx, kind: UnaryKind, x: FlowValue, up: str, gate: str, down: 
 
 @dataclass(frozen=True)
 class GeluFfn:
-    """gelu(x @ up^T + b) @ down^T + b, of two weights and their biases, which may be none."""
+    """
+    gelu(x @ up^T + b) @ down^T + b, of two weights and their biases, which may be none.
+
+    What each weight is multiplied with may have a factor for each feature, a weight of its own.
+    """
 
     up: str
     down: str
     up_bias: str | None = None
     down_bias: str | None = None
     kind: UnaryKind = UnaryKind.GELU
+    up_factors: str | None = None
+    down_factors: str | None = None
 
     def emit(self, ctx: FlowCtx, x: FlowValue) -> FlowValue:
+        x = _scaled(ctx, x, self.up_factors)
         wide = tensors.unary(ctx, self.kind, Linear(self.up, self.up_bias).emit(ctx, x))
+        wide = _scaled(ctx, wide, self.down_factors)
         return Linear(self.down, self.down_bias, "ffn").emit(ctx, wide)
+
+
+def _scaled(ctx: FlowCtx, x: FlowValue, factors: str | None) -> FlowValue:
+    return x if factors is None else LayerScale(factors).emit(ctx, x)
 
 
 @dataclass(frozen=True)

@@ -60,6 +60,8 @@ class BertConfig:
     """`mean` of all rows of a text, or the row of its first token, `cls`."""
     limit: int
     """Tokens of a text beyond which it is cut, where the caller doesn't say."""
+    factors: str | None = None
+    """What weights are named that the inputs of the feed-forward products are multiplied with."""
 
     @property
     def head_dim(self) -> int:
@@ -299,6 +301,7 @@ def build(
         f"{config.prefix}encoder.layer.{LAYER}.",
         config.activation,
         starts="starts",
+        factors=config.factors,
     )
     flow.stage(Repeat(config.layers, layer))
     if config.pooling == "mean":

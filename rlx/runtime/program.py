@@ -269,8 +269,9 @@ def packed_key(manifest: Manifest, contents: str) -> str:
 
 def _packing() -> list[bytes]:
     """Return the sources of packing: files that others have written are not to be read."""
-    folder = Path(abi.__file__).parent
-    return [(folder / name).read_bytes() for name in ("formats.py", "pack.py", "checksum.py")]
+    folder = Path(abi.__file__).parents[1]
+    lowering = [f"lowering/{name}.py" for name in ("formats", "pack", "checksum")]
+    return [(folder / name).read_bytes() for name in (*lowering, "models/bert_bytes.py")]
 
 
 def check_shared(programs: Sequence[Program]) -> None:
