@@ -12,19 +12,17 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 from rlx import beside
 from rlx.checks import boolean, choice, integer
 from rlx.contract.quant import KV_FORMATS, KvFormat
+from rlx.deploy.facts import LANGUAGE, is_compiled
 from rlx.errors import RlxError
 from rlx.flow.profile import CompileProfile
 from rlx.flow.source import WeightSource
 from rlx.frontends.gguf import GgufFile
+from rlx.frontends.mapped import MappedFile
 from rlx.frontends.tokenizer import Tokenizer
 from rlx.frontends.weights import GgufWeights
 from rlx.lowering.bf16_products import has_bf16
 from rlx.lowering.target import Target
-from rlx.model_programs import (
-    Programs,
-    compiled_program,
-    packed_in_cache,
-)
+from rlx.model_programs import Deployable, Described, compiled_program, packed_in_cache
 from rlx.models.registry import Family, family
 from rlx.runtime.cache import ObjectCache
 from rlx.runtime.compilations import Tally, counted
@@ -81,7 +79,7 @@ class Precision(NamedTuple):
 
 
 @dataclass
-class Model(Programs):
+class Model(Deployable):
     """An open model file with what is asked of it."""
 
     file: GgufFile
@@ -129,6 +127,29 @@ class Model(Programs):
             self.kv_cache,
         ]
 
+    @property
+    def mapped(self) -> MappedFile:
+        return self.file.file
+
+    def for_target(self, precision: str, target: Target) -> Model:
+        return replace(self, precision=Precision.of(precision, target))
+
+    def compiled(self, target: Target) -> dict[str, Compiled]:
+        found = dict(zip(PROGRAMS, compiled(self, target), strict=True))
+        return {**found, BATCH: compiled_program(self, BATCH, target)}
+
+    def described(self) -> Described:
+        about = {"end_tokens": sorted(end_tokens(self.file)), "kv_cache": self.kv_cache}
+        return Described(LANGUAGE, self.config.vocab, self.max_context, about)
+
+    def save_tokenizer(self, path: Path) -> bool:
+        try:
+            tokenizer = Tokenizer.from_gguf(self.file)
+        except RlxError:
+            return False
+        tokenizer.save(path)
+        return True
+
 
 def open_model(
     path: object,
@@ -170,6 +191,23 @@ def open_model(
     weights = GgufWeights(file)
     rounding = Precision.of(precision, Target.host())
     return Model(file, fam, config, weights, max_context, profile, rounding, kv_cache=kept)
+
+
+def open_any(
+    path: str, max_context: int | None, profile: object, kv_cache: str, precision: str
+) -> Deployable:
+    """Open a language model's file or the folder of an encoder; see `open_model`."""
+    if not os.path.isdir(path) or is_compiled(path):
+        return open_model(path, max_context, profile, kv_cache, precision)
+    from rlx.encoders import open_encoder
+
+    _check_no_cache(kv_cache)
+    return open_encoder(path, precision, max_context, profile)
+
+
+def _check_no_cache(kv_cache: str) -> None:
+    if kv_cache != "auto":
+        raise RlxError(f"kv_cache: an encoder keeps no keys and values, got {kv_cache!r}")
 
 
 def _checked_path(path: object) -> str | os.PathLike[str]:
@@ -223,8 +261,8 @@ def load(
     Load a model and compile it for this machine: a language model from a GGUF file, or an encoder
     of texts from a folder (see `rlx.encoders`).
 
-    The folder that `rlx compile` made of a language model is loaded as it is: nothing is compiled,
-    and options that are given must be those that it was compiled with.
+    The folder that `rlx compile` made of either is loaded as it is: nothing is compiled, and
+    options that are given must be those that it was compiled with.
 
     `precision`: `exact` has f32's accuracy in activations and products. `fast` rounds activations
     to 16 bits before the products of decode with quantised weights (`lowering/digits.py`), rounds
@@ -250,14 +288,13 @@ def load(
     options = Options(precision, threads, max_context, verify, profile, kv_cache, reuse_prefix)
     path = _checked_path(path)
     if os.path.isdir(path):
-        from rlx.deploy import is_compiled, load_folder
-
         if is_compiled(path):
+            from rlx.deploy.loading import load_folder
+
             return load_folder(Path(path), options)
         from rlx.encoders import load_encoder
 
-        if kv_cache != "auto":
-            raise RlxError(f"kv_cache: an encoder keeps no keys and values, got {kv_cache!r}")
+        _check_no_cache(kv_cache)
         return load_encoder(path, precision, threads, max_context, verify, profile)
     with shown(f"loading {Path(path).name}"), counted() as tally:
         return _load(path, options, tally, started)
@@ -289,7 +326,7 @@ def _load(
     with stage("programs"):
         found = compiled(model, target)
     compile_s = time.perf_counter() - before
-    started_up = start(found, team, lambda p: packed_in_cache(model.file.file, model.source, p))
+    started_up = start(found, team, lambda p: packed_in_cache(model, p))
     (prefill, decode), weights = started_up.programs, started_up.weights
     stats = stats_of(started_up, team, model.kv_cache)
     stats.compilations = tally.count
@@ -313,10 +350,7 @@ def _load(
         with counted() as tally:
             found = compiled_program(model, BATCH, target)
         stats.compilations += tally.count
-        program = Program(found.manifest, found.code, team, started_up.state)
-        check_shared([prefill, program])
-        program.start(weights)
-        return program
+        return joined(started_up, team, found)
 
     def resident() -> Resident:
         data = model.file.file.data
@@ -360,6 +394,14 @@ def start(found: Sequence[Compiled], team: Team, weights_of: Callable[[Program],
         for program in programs:
             program.start(weights)
     return Started(programs, state, weights)
+
+
+def joined(started: Started, team: Team, found: Compiled) -> Program:
+    """Return one more program of a model at work, with the weights of the others."""
+    program = Program(found.manifest, found.code, team, started.state)
+    check_shared([started.programs[0], program])
+    program.start(started.weights)
+    return program
 
 
 def stats_of(started: Started, team: Team, kv_cache: str) -> Stats:

@@ -4,29 +4,29 @@ from __future__ import annotations
 
 import os
 import time
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rlx.checks import choice, integer
+from rlx.deploy.facts import ENCODER
 from rlx.driver import PRECISIONS, Precision
 from rlx.errors import RlxError
 from rlx.flow.profile import CompileProfile
 from rlx.flow.source import WeightSource
+from rlx.frontends.mapped import MappedFile
 from rlx.frontends.safetensors import SafetensorsFile, SafetensorsWeights
 from rlx.frontends.tokenizer_json import JsonTokenizer
 from rlx.lowering.target import Target
-from rlx.model_programs import (
-    Programs,
-    compiled_program,
-    packed_in_cache,
-)
+from rlx.model_programs import Deployable, Described, compiled_program, packed_in_cache
 from rlx.models import bert
 from rlx.models.bert import PROGRAM, BertConfig
 from rlx.models.bert_bytes import ByteWeights, widened
 from rlx.runtime.compilations import counted
-from rlx.runtime.encoder import EncoderStats, TextEncoder
-from rlx.runtime.memory import Segment
+from rlx.runtime.compiled import Compiled
+from rlx.runtime.encoder import EncoderStats, TextEncoder, TextTokenizer
+from rlx.runtime.memory import Block, Segment
 from rlx.runtime.program import Program
 from rlx.runtime.threads import Team
 
@@ -40,7 +40,7 @@ WEIGHTS, TOKENIZER = "model.safetensors", "tokenizer.json"
 
 
 @dataclass
-class EncoderModel(Programs):
+class EncoderModel(Deployable):
     """An open folder with what is asked of it."""
 
     folder: Path
@@ -68,6 +68,36 @@ class EncoderModel(Programs):
         tensors = [(t.name, t.shape, t.dtype) for t in self.file.tensors.values()]
         return [repr(self.config), repr(tensors), self.rows, repr(self.precision)]
 
+    @property
+    def mapped(self) -> MappedFile:
+        return self.file.file
+
+    def for_target(self, precision: str, target: Target) -> EncoderModel:
+        return replace(self, precision=_rounding(precision, target))
+
+    def compiled(self, target: Target) -> dict[str, Compiled]:
+        return {PROGRAM: compiled_program(self, PROGRAM, target)}
+
+    def described(self) -> Described:
+        about = {"products": self.precision.products}
+        return Described(ENCODER, self.config.vocab, self.limit, about)
+
+    def save_tokenizer(self, path: Path) -> bool:
+        file = self.folder / TOKENIZER
+        if not file.is_file():
+            return False
+        path.write_bytes(file.read_bytes())
+        return True
+
+
+def _rounding(precision: str, target: Target) -> Precision:
+    """Return what a precision means: a text is read at once, as a prompt is."""
+    rounding = Precision.of(precision, target)["prefill"]
+    if rounding.products == "bf16":
+        # Nothing else reads its weights.
+        rounding = rounding._replace(products="bf16-weights")
+    return rounding
+
 
 def open_encoder(
     path: str | os.PathLike[str],
@@ -85,11 +115,7 @@ def open_encoder(
     chosen = CompileProfile.of(profile)
     if precision == "exact" and chosen is not None and chosen.narrows:
         raise RlxError("precision: exact stores every value as f32, but the profile does not")
-    # A text is read at once, as a prompt is.
-    rounding = Precision.of(precision, Target.host())["prefill"]
-    if rounding.products == "bf16":
-        # Nothing else reads its weights.
-        rounding = rounding._replace(products="bf16-weights")
+    rounding = _rounding(precision, Target.host())
     folder = Path(path)
     if not (folder / WEIGHTS).is_file():
         raise RlxError(
@@ -136,16 +162,41 @@ def load_encoder(
         before = time.perf_counter()
         found = compiled_program(model, PROGRAM, target)
         compile_s = time.perf_counter() - before if tally.count else 0.0
+    encoder = start_encoder(
+        found,
+        team,
+        lambda program: packed_in_cache(model, program),
+        make_tokenizer=lambda: JsonTokenizer(model.folder / TOKENIZER, model.limit),
+        vocab=model.config.vocab,
+        limit=model.limit,
+        products=model.precision.products,
+        print_ir=lambda stage: model.ir(stage, PROGRAM),
+    )
+    stats = encoder.stats
+    stats.load_s, stats.compile_s = time.perf_counter() - started, compile_s
+    stats.compilations = tally.count
+    return encoder
+
+
+def start_encoder(
+    found: Compiled,
+    team: Team,
+    weights_of: Callable[[Program], Block],
+    *,
+    make_tokenizer: Callable[[], TextTokenizer],
+    vocab: int,
+    limit: int,
+    products: str,
+    print_ir: Callable[[str], str],
+) -> TextEncoder:
+    """Return a compiled encoder at work on a team; its program can pack weights."""
     manifest = found.manifest
     program = Program(manifest, found.code, team, Segment(64))
-    weights = packed_in_cache(model.file.file, model.source, program)
+    weights = weights_of(program)
     program.start(weights)
     stats = EncoderStats(
-        load_s=time.perf_counter() - started,
-        compile_s=compile_s,
-        compilations=tally.count,
         threads=team.threads,
-        products=model.precision.products,
+        products=products,
         arena_bytes=manifest.arena_bytes,
         weight_bytes=manifest.weight_segment_bytes,
         packed_file_bytes=weights.mapped_bytes,
@@ -153,11 +204,4 @@ def load_encoder(
         kernels_per_step=manifest.launches_per_step,
         kernels=manifest.kernels,
     )
-    return TextEncoder(
-        program,
-        make_tokenizer=lambda: JsonTokenizer(model.folder / TOKENIZER, model.limit),
-        vocab=model.config.vocab,
-        limit=model.limit,
-        stats=stats,
-        print_ir=lambda stage: model.ir(stage, PROGRAM),
-    )
+    return TextEncoder(program, make_tokenizer, vocab, limit, stats, print_ir)

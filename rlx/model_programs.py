@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from rlx.checks import choice
 from rlx.compiler import STAGES, collector_paused, compile_program, compile_text
@@ -83,6 +84,43 @@ class Programs(ABC):
             )
 
 
+class Described(NamedTuple):
+    """What the runtime must know of a model, beside its code and weights."""
+
+    kind: str
+    vocab: int
+    capacity: int
+    """Tokens of a prompt and its answer together, or of a text, at most."""
+    about: dict[str, Any]
+    """What only models of its kind have, for JSON."""
+
+
+class Deployable(Programs):
+    """A model with weights in a file, which may be compiled into a folder (`rlx.deploy`)."""
+
+    source: WeightSource
+
+    @property
+    @abstractmethod
+    def mapped(self) -> MappedFile:
+        """Return the file that its weights are in."""
+
+    @abstractmethod
+    def for_target(self, precision: str, target: Target) -> Self:
+        """Return the model with what a precision of `load` means on a machine."""
+
+    @abstractmethod
+    def compiled(self, target: Target) -> dict[str, Compiled]:
+        """Return all programs by name; the first one packs the weights."""
+
+    @abstractmethod
+    def described(self) -> Described: ...
+
+    @abstractmethod
+    def save_tokenizer(self, path: Path) -> bool:
+        """Write the tokenizer's file, and return whether there is one that rlx knows."""
+
+
 def compiled_program(
     model: Programs,
     name: str,
@@ -120,10 +158,11 @@ def compile_one(model: Programs, name: str, target: Target) -> Compiled:
 # Packed weights
 
 
-def packed_in_cache(file: MappedFile, source: WeightSource, program: Program) -> Block:
+def packed_in_cache(model: Deployable, program: Program) -> Block:
     """Return a model's packed weights; the pages of its file are given back."""
+    file = model.mapped
     contents, what = digest_of(file), f"weights of {file.path.name}"
-    weights = packed_weights(program, contents, lambda w: pack(file, source, program, w), what)
+    weights = packed_weights(program, contents, lambda w: pack(model, program, w), what)
     file.release()
     return weights
 
@@ -134,9 +173,10 @@ def digest_of(file: MappedFile) -> str:
         return contents_digest(file.data, file.stat)
 
 
-def pack(file: MappedFile, source: WeightSource, program: Program, weights: Block) -> None:
+def pack(model: Deployable, program: Program, weights: Block) -> None:
     """Fill a segment with a model's packed weights; raises RlxError if its file changes."""
+    file = model.mapped
     with stage("packing"):
-        program.pack(source.raw, weights)
+        program.pack(model.source.raw, weights)
     if file.changed():
         raise RlxError(f"{file.path}: the file changed while it was read: load it again")

@@ -72,14 +72,14 @@ def _embed(args: argparse.Namespace) -> None:
 
 
 def _compile(args: argparse.Namespace) -> None:
-    from rlx.deploy import write_folder
-    from rlx.driver import open_model
+    from rlx.deploy.writing import write_folder
+    from rlx.driver import open_any
     from rlx.lowering.target import Target
     from rlx.runtime.stages import recorded, shown
 
     target, folder = Target.named(args.target), Path(args.output)
-    model = open_model(args.model, args.max_context, args.profile, args.kv_cache, args.precision)
-    with recorded() as stages, shown(f"compiling {model.file.path.name}"):
+    model = open_any(args.model, args.max_context, args.profile, args.kv_cache, args.precision)
+    with recorded() as stages, shown(f"compiling {model.label}"):
         write_folder(model, folder, target, args.precision, args.threads)
     if args.verbose:
         print(stages.table(), file=sys.stderr)

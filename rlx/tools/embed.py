@@ -56,12 +56,12 @@ def embed(args: argparse.Namespace) -> None:
     if args.output is None:
         _embed(args, texts, None)
         return
+    from rlx.deploy import facts
     from rlx.encoders import TOKENIZER, WEIGHTS
     from rlx.models.bert import CONFIG, LIMITS, POOLING
 
-    parts = [
-        os.path.join(args.model, name) for name in (WEIGHTS, TOKENIZER, CONFIG, LIMITS, POOLING)
-    ]
+    names = (WEIGHTS, TOKENIZER, CONFIG, LIMITS, POOLING, facts.FACTS, facts.WEIGHTS)
+    parts = [os.path.join(args.model, name) for name in names]
     # Opened before the model is loaded and at work, which may take minutes.
     with replacing(args.output, args.file, args.profile or "", *parts) as file:
         _embed(args, texts, file)

@@ -44,7 +44,7 @@ def prompt_text(args: argparse.Namespace) -> str | None:
 def load_language(args: argparse.Namespace, verify: bool) -> LanguageModel:
     """Load the model that the arguments name."""
     if os.path.isdir(args.model):
-        from rlx.deploy import is_compiled
+        from rlx.deploy.facts import is_compiled
 
         if not is_compiled(args.model):
             raise RlxError(
@@ -64,7 +64,8 @@ def load_language(args: argparse.Namespace, verify: bool) -> LanguageModel:
         args.profile,
         args.kv_cache,
     )
-    assert isinstance(model, LanguageModel)
+    if not isinstance(model, LanguageModel):
+        raise RlxError(f"{args.model}: expected a language model, got an encoder: ask rlx embed")
     return model
 
 

@@ -32,7 +32,7 @@ def parser() -> argparse.ArgumentParser:
     commands = top.add_subparsers(dest="command", metavar="COMMAND")
     _add_generate(commands.add_parser("generate", help="let a language model continue a text"))
     _add_embed(commands.add_parser("embed", help="print an embedding for each line of a text"))
-    _add_compile(commands.add_parser("compile", help="compile a language model into a folder"))
+    _add_compile(commands.add_parser("compile", help="compile a model into a folder"))
     _add_profile(commands.add_parser("profile", help="show where a language model's time goes"))
     _add_inspect(commands.add_parser("inspect", help="print a model's IR at a stage"))
     _add_plan(commands.add_parser("plan", help="plan the memory of the buffers in a file"))
@@ -41,9 +41,11 @@ def parser() -> argparse.ArgumentParser:
     return top
 
 
-def _add_model(parser: argparse.ArgumentParser) -> None:
+def _add_model(
+    parser: argparse.ArgumentParser, also: str = "a folder of `rlx compile`", more: str = ""
+) -> None:
     add = parser.add_argument
-    add("model", metavar="MODEL", help="path of a GGUF file, or a folder of `rlx compile`")
+    add("model", metavar="MODEL", help=f"path of a GGUF file, or {also}")
     add("--max-context", type=int, metavar="N", help="tokens of prompt and answer together")
     add(
         "--kv-cache",
@@ -52,7 +54,7 @@ def _add_model(parser: argparse.ArgumentParser) -> None:
         help="keys and values: f32, f16, bf16, or auto (default: f16 with --precision fast)",
     )
     add("--profile", metavar="FILE", help="how to compile, a *.rlx.toml file")
-    add("--precision", default="auto", metavar="P", help="exact, fast or auto (default)")
+    add("--precision", default="auto", metavar="P", help=f"exact, fast{more} or auto (default)")
     add("--debug", action="store_true", help="show the traceback of an error")
 
 
@@ -98,9 +100,10 @@ def _add_generate(parser: argparse.ArgumentParser) -> None:
 def _add_compile(parser: argparse.ArgumentParser) -> None:
     parser.description = (
         "Compiles a model into a folder that runs with numpy and llvmlite alone, on this machine "
-        "and on others whose CPU has what its code needs: rlx generate DIR --ids 1,2,3."
+        "and on others whose CPU has what its code needs: rlx generate DIR --ids 1,2,3, or, of an "
+        "encoder, rlx embed DIR FILE."
     )
-    _add_model(parser)
+    _add_model(parser, "the folder of an encoder", ", int8 (an encoder)")
     add = parser.add_argument
     add("-o", "--output", required=True, metavar="DIR", help="the folder, a new one")
     add("--target", default="host", metavar="CPU", help="a CPU like x86-64-v3 (default: this one)")
@@ -123,7 +126,8 @@ def _add_cache(parser: argparse.ArgumentParser) -> None:
 def _add_embed(parser: argparse.ArgumentParser) -> None:
     parser.description = (
         "Prints the embedding of each line of FILE as a line of numbers, and figures to stderr. "
-        "MODEL is a folder with model.safetensors, config.json and tokenizer.json of a BERT model."
+        "MODEL is a folder with model.safetensors, config.json and tokenizer.json of a BERT model, "
+        "or one that `rlx compile` made of it."
     )
     add = parser.add_argument
     add("model", metavar="MODEL", help="path of a model's folder")

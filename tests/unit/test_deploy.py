@@ -14,15 +14,19 @@ from typing import Any
 
 import numpy as np
 import pytest
+from encoders import write_bert
 from models import write_llama
 
 import rlx
-from rlx import deploy
 from rlx.checks import integer
-from rlx.deploy import Facts
+from rlx.deploy import facts as deploy
+from rlx.deploy import writing
+from rlx.deploy.facts import Facts
 from rlx.driver import open_model
+from rlx.encoders import ENCODER_PRECISIONS
 from rlx.errors import RlxError
 from rlx.lowering.target import Target
+from rlx.runtime.encoder import TextEncoder
 from rlx.tools import cli
 
 pytestmark = pytest.mark.usefixtures("cache")
@@ -220,7 +224,7 @@ def test_code_that_this_machine_does_not_run_is_refused(path: Path, tmp_path: Pa
     other = replace(Target.host(), features=Target.host().features | {"amx-of-tomorrow"})
     model = open_model(path, None)
     with pytest.raises(RlxError, match="this machine can't run code for"):
-        deploy.write_folder(model, tmp_path / "other", other)
+        writing.write_folder(model, tmp_path / "other", other)
     assert not (tmp_path / "other").exists()
 
 
@@ -275,7 +279,8 @@ def test_folders_that_are_no_compiled_model(
         "inspect": ["--stage", "lir"],
         "compile": ["-o", str(tmp_path / "new")],
     }
-    for folder, message in ((tmp_path, "expected a GGUF file"), ("", "got an empty one")):
+    none = "expected the folder of an encoder" if command == "compile" else "expected a GGUF file"
+    for folder, message in ((tmp_path, none), ("", "got an empty one")):
         assert cli.main([command, str(folder), *options[command]]) == 1
         assert message in capsys.readouterr().err
     if command != "generate":
@@ -285,8 +290,8 @@ def test_folders_that_are_no_compiled_model(
 
 def test_a_later_format_is_refused(folder: Path) -> None:
     text = (folder / deploy.FACTS).read_text()
-    (folder / deploy.FACTS).write_text(text.replace('"format": 2', '"format": 3'))
-    with pytest.raises(RlxError, match="expected format 2, which this version of rlx reads"):
+    (folder / deploy.FACTS).write_text(text.replace('"format": 3', '"format": 4'))
+    with pytest.raises(RlxError, match="expected format 3, which this version of rlx reads"):
         rlx.load(folder)
 
 
@@ -324,9 +329,107 @@ def test_a_compilation_that_fails_leaves_nothing(
     def fail(*_: object) -> str:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(deploy, "_write_weights", fail)
+    monkeypatch.setattr(writing, "_write_weights", fail)
     assert cli.main(["compile", str(path), "-o", str(tmp_path / "made")]) == 130
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_answers_batches(path: Path, made: Path) -> None:
+    prompts = [IDS, IDS[:1], [*IDS, 30]]
+    wanted = rlx.load(path).generate_batch(prompts, 8)
+    with rlx.no_compile():
+        assert rlx.load(made).generate_batch(prompts, 8) == wanted
+
+
+# Encoders
+
+
+@pytest.fixture(scope="module")
+def bert(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_bert(tmp_path_factory.mktemp("models") / "bert")
+
+
+@pytest.mark.parametrize("precision", ENCODER_PRECISIONS)
+def test_an_encoder_gives_the_embeddings_of_its_files(
+    bert: Path, tmp_path: Path, precision: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    folder, texts = tmp_path / "made", ["the cat", "", "a dog sat on the mat ."]
+    args = ["compile", str(bert), "-o", str(folder), "--precision", precision]
+    assert cli.main(args) == 0
+    assert f"{folder}: " in capfd.readouterr().out
+    model = rlx.load(bert, precision)
+    with rlx.no_compile():
+        found = rlx.load(folder, precision, max_context=20)
+    assert isinstance(model, TextEncoder)
+    assert isinstance(found, TextEncoder)
+    np.testing.assert_array_equal(found.encode(texts), model.encode(texts))
+    assert (found.limit, model.limit) == (20, 32)
+    assert (found.vocab, found.d) == (model.vocab, model.d)
+    for stat in ("products", "kernels", "weight_bytes", "packed_file_bytes"):
+        assert getattr(found.stats, stat) == getattr(model.stats, stat)
+    with pytest.raises(RlxError, match="compiled code alone"):
+        found.ir("mir")
+
+
+def test_an_encoder_runs_without_the_compiler(bert: Path, tmp_path: Path) -> None:
+    folder, lines = tmp_path / "made", tmp_path / "lines"
+    assert cli.main(["compile", str(bert), "-o", str(folder), "-q"]) == 0
+    script = """
+import rlx, sys
+with rlx.no_compile():
+    model = rlx.load(sys.argv[1])
+    print(model.encode([[1, 2, 3], [5]]).tolist())
+assert not {"xdsl", "tokenizers"} & set(sys.modules)
+try:
+    model.encode(["text"])
+except rlx.RlxError as error:
+    print(error)
+"""
+    done = bare(script, str(folder), RLX_CACHE_DIR=str(tmp_path / "none"))
+    assert done.stderr == ""
+    numbers, error = done.stdout.splitlines()
+    model = rlx.load(bert)
+    assert isinstance(model, TextEncoder)
+    np.testing.assert_array_equal(json.loads(numbers), model.encode([[1, 2, 3], [5]]))
+    assert error == "encoding text needs the package tokenizers: pip install 'rlx[models]'"
+    lines.write_text("the cat\n")
+    assert cli.main(["embed", str(folder), str(lines), "--json"]) == 0
+
+
+def test_an_encoder_s_folder_is_no_language_model(
+    bert: Path, made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder, lines = str(tmp_path / "made"), tmp_path / "lines"
+    lines.write_text("the cat\n")
+    for args, message in (
+        (["compile", str(bert), "-o", folder, "--kv-cache", "f16"], "an encoder keeps no keys"),
+        (["compile", str(bert), "-o", folder, "--max-context", "33"], "an integer from 1 to 32"),
+        (["compile", str(bert), "-o", folder, "-q"], ""),
+        (["compile", folder, "-o", folder], "compiled code alone: give the model's file"),
+        (["generate", folder, "--ids", "1"], "expected a language model, got an encoder"),
+        (["embed", str(made), str(lines)], "expected the folder of an encoder, got a language"),
+        (["embed", folder, str(lines), "--precision", "int8"], "was compiled with auto"),
+        (["embed", folder, str(lines), "-o", f"{folder}/weights.packed"], "weights.packed"),
+    ):
+        assert cli.main(args) == (1 if message else 0)
+        assert message in capsys.readouterr().err
+
+
+def test_an_encoder_s_files_are_checked(bert: Path, tmp_path: Path) -> None:
+    folder, plain = tmp_path / "made", tmp_path / "plain"
+    assert cli.main(["compile", str(bert), "-o", str(folder), "-q"]) == 0
+    for file in [p for p in folder.rglob("*") if p.is_file()]:
+        good = file.read_bytes()
+        file.write_bytes(good[: len(good) // 2])
+        with pytest.raises(RlxError, match="damaged") as caught:
+            rlx.load(folder).encode(["the cat"])
+        assert str(file) in str(caught.value)
+        file.write_bytes(good)
+    shutil.copytree(bert, plain)
+    (plain / "tokenizer.json").unlink()
+    assert cli.main(["compile", str(plain), "-o", str(folder), "-q"]) == 0
+    with pytest.raises(RlxError, match="the model has no tokenizer: give token ids"):
+        rlx.load(folder).encode(["the cat"])
 
 
 # SmolLM2
@@ -377,4 +480,4 @@ def test_a_folder_without_a_name_is_one_error(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(RlxError, match="expected the folder's name"):
-        deploy.write_folder(open_model(path, None, None, "auto", "auto"), Path("."), Target.host())
+        writing.write_folder(open_model(path, None, None, "auto", "auto"), Path("."), Target.host())
