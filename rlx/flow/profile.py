@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Literal, TypeAlias, TypeVar, cast, get_args, get_type_hints
 
 from rlx.errors import RlxError
+from rlx.files import read_bounded
 
 T = TypeVar("T")
 
@@ -94,7 +95,8 @@ class CompileProfile:
 
         path = Path(path)
         try:
-            table = tomllib.loads(path.read_text("utf-8"))
+            with path.open("rb") as file:
+                table = tomllib.loads(read_bounded(file, path).decode())
         except (OSError, ValueError) as error:
             reason = error.strerror if isinstance(error, OSError) else error
             raise RlxError(f"{path}: expected a profile in TOML: {reason}") from error

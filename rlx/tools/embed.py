@@ -25,6 +25,10 @@ _WIDTH = 30
 """Characters of the bar."""
 _PACE_S = 0.1
 """Between two pictures of it."""
+_MOST_LINE = 1 << 20
+"""Bytes of a line: no encoder reads on, and a tokenizer takes 150 times as much memory."""
+_MOST_MEMORY = 1 << 30
+"""Bytes that the texts of a file take."""
 
 
 class Progress:
@@ -99,19 +103,35 @@ def _embed(args: argparse.Namespace, texts: list[str], file: BinaryIO | None) ->
 
 def _lines(path: str) -> list[str]:
     """Return the lines of a file, or of stdin for `-`, without their ends."""
-    name = "stdin" if path == "-" else path
-    try:
-        if path == "-":
-            data = standard_input().read()
-        else:
-            with open(path, "rb") as file:
-                data = file.read()
-        text = data.decode()
-    except UnicodeDecodeError as error:
-        raise RlxError(f"{name}: expected text in UTF-8: {error}") from error
+    if path == "-":
+        return _texts(standard_input(), "stdin")
+    with open(path, "rb") as file:
+        return _texts(file, path)
+
+
+def _texts(file: BinaryIO, name: str) -> list[str]:
+    texts: list[str] = []
+    left = _MOST_MEMORY
     # Not `splitlines`, for which a page break ends a line too.
-    lines = [line.removesuffix("\r") for line in text.split("\n")]
-    return lines[:-1] if lines[-1] == "" else lines
+    while line := file.readline(_MOST_LINE + 1):
+        where = f"{name}, line {len(texts) + 1}"
+        if len(line) > _MOST_LINE:
+            raise RlxError(
+                f"{where}: expected a text of at most {_MOST_LINE >> 20} MiB, got more, perhaps "
+                "without end: give a file with a line for each text"
+            )
+        try:
+            text = line.removesuffix(b"\n").removesuffix(b"\r").decode()
+        except UnicodeDecodeError as error:
+            raise RlxError(f"{where}: expected text in UTF-8: {error}") from error
+        left -= sys.getsizeof(text)
+        if left < 0:
+            raise RlxError(
+                f"{where}: expected texts that take at most {_MOST_MEMORY >> 30} GiB of memory, "
+                "got more, perhaps without end: give them in several files"
+            )
+        texts.append(text)
+    return texts
 
 
 def _numbers(embeddings: NDArray[np.float32]) -> list[list[float]]:

@@ -10,6 +10,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from rlx.errors import RlxError
+from rlx.files import read_bounded
 from rlx.tools.age import process_age
 from rlx.tools.endings import standard_input
 from rlx.wording import several
@@ -29,7 +30,8 @@ def prompt_text(args: argparse.Namespace) -> str | None:
     text: str = args.prompt
     if text == "-":
         try:
-            text = standard_input().read().decode().removesuffix("\n").removesuffix("\r")
+            text = read_bounded(standard_input(), "stdin").decode()
+            text = text.removesuffix("\n").removesuffix("\r")
         except UnicodeDecodeError as e:
             raise RlxError(f"stdin: expected a prompt in UTF-8: {e}") from e
     if not text:

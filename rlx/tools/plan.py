@@ -17,10 +17,10 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from rlx.errors import RlxError
+from rlx.files import read_bounded
 from rlx.passes.arena import Buffer, Placement, plan
 
 _COLUMNS = ("id", "lower", "upper", "size")
-_MAX_BYTES = 64 << 20
 _MAX_NUMBER = 2**63 - 1
 
 
@@ -158,14 +158,12 @@ def _rows(path: str) -> Iterator[tuple[str, Mapping[str, str]]]:
 def _text(path: str) -> str:
     try:
         with open(path, "rb") as file:
-            data = file.read(_MAX_BYTES + 1)
+            data = read_bounded(file, path)
     except (OSError, ValueError) as e:
         # A ValueError is of a path with a zero byte.
         raise RlxError(f"{path}: {getattr(e, 'strerror', None) or e}") from e
     if not data.strip():
         raise RlxError(f"{path}: expected a CSV file of buffers, got an empty file")
-    if len(data) > _MAX_BYTES:
-        raise RlxError(f"{path}: expected at most {_MAX_BYTES} bytes of CSV, got more")
     if b"\0" in data:
         raise RlxError(f"{path}: expected a CSV file, got binary data")
     try:

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from xdsl.passes import ModulePass
 
 from rlx.errors import RlxError
+from rlx.files import read_bounded
 from rlx.passes.source import SourceError
 from rlx.runtime.replacing import errors_of, reason, replacing
 from rlx.tools.endings import ended, standard_input, standard_output
@@ -76,11 +77,11 @@ class _Tool:
         path = self.args.input_file
         try:
             if path == "-":
-                return standard_input().read()
+                return read_bounded(standard_input(), path)
             with open(path, "rb") as f:
-                return f.read()
+                return read_bounded(f, path)
         except (OSError, ValueError) as e:
-            raise RlxError(f"cannot read {path}: {reason(e)}") from e
+            raise RlxError(f"cannot read {self.session.name}: {reason(e)}") from e
 
     def _process(self, data: bytes, first_line: int, label: str) -> str:
         """Return what a module becomes, or its error where errors are the expected output."""
