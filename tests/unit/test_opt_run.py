@@ -183,6 +183,23 @@ def test_inputs_of_another_shape_or_dtype(rlx_opt, tmp_path, how, array):
     assert f"--input x: expected [2, 3] float32, got [{shape}] {array.dtype}" in result.err
 
 
+@pytest.mark.parametrize(
+    ("found", "put", "message"),
+    [
+        (b"}", b" ", ""),
+        (b"(2, 3), }" + b" " * 15, b"(2, 3000000000000000), }", "Unable to allocate"),
+        (b"\x93NUMPY", b"PK\x03\x04\x14\x00", "the magic string is not correct"),
+    ],
+)
+def test_inputs_that_are_no_array(rlx_opt, tmp_path, found, put, message):
+    path = tmp_path / "x.npy"
+    np.save(path, np.zeros((2, 3), np.float32))
+    path.write_bytes(path.read_bytes().replace(found, put))
+    result = rlx_opt("--run=main", f"--input=x={path}", stdin=ADD)
+    assert (result.code, result.out) == (1, "")
+    assert f"--input x: cannot read {path} as .npy: {message}" in result.err
+
+
 @pytest.mark.parametrize("how", ["reference", "jit"])
 def test_indices_that_are_out_of_their_table(rlx_opt, tmp_path, how):
     np.save(tmp_path / "i.npy", np.array([0, 7], np.int32))

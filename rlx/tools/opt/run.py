@@ -118,10 +118,12 @@ def _pairs(option: str, given: Iterable[str], known: list[str]) -> dict[str, str
 
 def _load(name: str, path: str) -> Array:
     try:
-        # A pickle in the file could run anything.
-        return np.load(path, allow_pickle=False)
-    except (OSError, ValueError, EOFError) as e:
-        raise RlxError(f"--input {name}: cannot read {path} as .npy: {e}") from e
+        # Not `np.load`, which takes archives too. A pickle in the file could run anything.
+        with open(path, "rb") as file:
+            return np.lib.format.read_array(file, allow_pickle=False)
+    # A damaged header may raise anything: errors of Python's syntax, or that memory is too small.
+    except Exception as e:
+        raise RlxError(f"--input {name}: cannot read {path} as .npy: {e!s:.200}") from e
 
 
 def _sizes(manifest: Manifest, given: Iterable[str], arrays: Mapping[str, Array]) -> dict[str, int]:
