@@ -15,6 +15,7 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import NamedTuple
 
+from rlx.files import open_regular
 from rlx.runtime.cache_files import (
     TEMPORARY,
     cache_dir,
@@ -55,7 +56,8 @@ class Stored(NamedTuple):
 
         Raises OSError where it can't be read.
         """
-        stored = path.read_bytes()
+        with open_regular(path) as f:
+            stored = f.read()
         rest = stored[_DATA:]
         if not rest or stored[:_DATA] != MAGIC + _checksum(path.name, rest):
             return None

@@ -9,6 +9,8 @@ import warnings
 from contextlib import suppress
 from pathlib import Path
 
+from rlx.files import open_regular
+
 TEMPORARY = ".tmp"
 """What the names of files that are being written end in."""
 
@@ -50,7 +52,7 @@ def make_folder(path: Path, abandoned_s: float) -> Path:
         with suppress(OSError):
             if time.time() - left.stat().st_mtime < abandoned_s:
                 continue
-            with left.open("rb") as f:
+            with open_regular(left) as f:
                 lock(f.fileno())
                 if is_at(f.fileno(), left):
                     left.unlink()

@@ -23,6 +23,7 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
+from rlx.files import open_regular
 from rlx.lowering.checksum import CHUNK
 from rlx.runtime.cache_files import (
     TEMPORARY,
@@ -169,7 +170,7 @@ class PackedFile(NamedTuple):
 
     def mapped(self) -> Block | None:
         """Map the file; None where it is damaged. Raises OSError where there is none."""
-        with self.path.open("rb") as f:
+        with open_regular(self.path) as f:
             share(f.fileno())
             if os.fstat(f.fileno()).st_size != self.start + self.data_bytes:
                 return None

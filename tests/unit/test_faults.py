@@ -126,6 +126,25 @@ def test_files_in_each_others_place(path: Path, copy: Path, full: tuple[Path, li
     healthy(path, full[1])
 
 
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")
+def test_named_pipes_in_place_of_files(
+    path: Path, copy: Path, full: tuple[Path, list[int]]
+) -> None:
+    """Whoever opens one waits for its writer, who never comes."""
+    (packed,) = (copy / "packed").iterdir()
+    for file in (*copy.glob("*/*"), packed.with_suffix(".tmp"), copy / "objects" / "left.tmp"):
+        file.unlink(missing_ok=True)
+        os.mkfifo(file)
+        os.utime(file, (1e9, 1e9))
+    assert inventory.items() == []
+    command = [sys.executable, "-c", LOAD, str(path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert [int(i) for i in done.stdout.split()[:-1]] == full[1], done.stderr
+    (copy / "objects" / "left.tmp").unlink()
+    assert answer(path, most=0)[:2] == (full[1], 0)
+    healthy(path, full[1])
+
+
 def test_code_of_another_target_never_runs(
     path: Path, copy: Path, full: tuple[Path, list[int]]
 ) -> None:
