@@ -32,6 +32,12 @@ def open_regular(path: str | os.PathLike[str]) -> BinaryIO:
     return open(path, "rb", opener=_opened_if_regular)
 
 
+def read_regular(path: str | os.PathLike[str]) -> bytes:
+    """Return what is in a regular file. Raises OSError for anything else, and where it's larger."""
+    with open_regular(path) as file:
+        return read_bounded(file, path)
+
+
 def _opened_if_regular(path: str, flags: int) -> int:
     fd = os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
     mode = os.fstat(fd).st_mode

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
 from rlx.errors import RlxError
+from rlx.files import read_regular
 
 FORMAT = 3
 FACTS, OBJECTS, WEIGHTS, TOKENIZER = "rlx.json", "objects", "weights.packed", "tokenizer.json"
@@ -49,7 +50,7 @@ class Facts(NamedTuple):
     def read(path: Path) -> Facts:
         """Return the facts of a folder's file. Raises RlxError where it has none, or damaged."""
         try:
-            facts: dict[str, Any] = json.loads(path.read_bytes())
+            facts: dict[str, Any] = json.loads(read_regular(path))
             form, known = facts.pop("format"), facts.pop("digest")
         except OSError as e:
             refuse(path, e)

@@ -19,6 +19,7 @@ from rlx.deploy.facts import (
     refuse,
 )
 from rlx.errors import RlxError
+from rlx.files import read_regular
 from rlx.frontends.tokenizer import Tokenizer
 from rlx.frontends.tokenizer_json import JsonTokenizer
 from rlx.lowering.target import Target
@@ -97,7 +98,7 @@ class _Folder(NamedTuple):
         if not self.facts.tokenizer:
             raise RlxError(f"{self.path}: the model has no tokenizer: give token ids, and take ids")
         try:
-            good = digest(path.read_bytes()) == self.facts.tokenizer
+            good = digest(read_regular(path)) == self.facts.tokenizer
         except OSError as e:
             refuse(path, e)
         if not good:

@@ -21,6 +21,7 @@ import numpy as np
 
 from rlx.checks import integer, iterated
 from rlx.errors import RlxError
+from rlx.files import read_regular
 from rlx.frontends.gguf import GgufFile, StringArray
 
 if TYPE_CHECKING:
@@ -223,11 +224,11 @@ class Tokenizer:
     def load(cls, path: str | os.PathLike[str]) -> Self:
         """The tokenizer that `save` wrote. Raises `RlxError` if the file is not one of those."""
         try:
-            saved = json.loads(Path(path).read_text(encoding="utf-8"))
+            saved = json.loads(read_regular(path))
             if saved["format"] != _SAVE_FORMAT:
                 raise ValueError(f"format {saved['format']}, not {_SAVE_FORMAT}")
             return cls(Vocabulary(**saved["vocabulary"]))
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
             raise RlxError(
                 f"{path}: expected a tokenizer that this version of rlx saved: {error}; delete it"
             ) from error

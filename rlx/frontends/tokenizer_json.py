@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rlx.errors import RlxError
+from rlx.files import read_regular
 
 if TYPE_CHECKING:
     import tokenizers
@@ -29,11 +30,15 @@ class JsonTokenizer:
             raise RlxError(
                 "encoding text needs the package tokenizers: pip install 'rlx[models]'"
             ) from error
-        if not path.is_file():
-            raise RlxError(f"{path}: expected a tokenizer, which is missing: give token ids")
+        try:
+            data = read_regular(path)
+        except OSError as error:
+            raise RlxError(
+                f"{path}: expected a tokenizer: {error.strerror}: give token ids"
+            ) from error
         self._path = path
         with refused_by_library(f"{path}: expected a tokenizer in JSON"):
-            self._tokenizer: tokenizers.Tokenizer = tokenizers.Tokenizer.from_file(str(path))
+            self._tokenizer: tokenizers.Tokenizer = tokenizers.Tokenizer.from_buffer(data)
             self._tokenizer.no_padding()
             self._tokenizer.enable_truncation(limit)  # pyright: ignore[reportUnknownMemberType]: **kwargs
 

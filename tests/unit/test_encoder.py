@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -274,6 +275,10 @@ def test_a_tokenizer_that_is_none(tmp_path: Path, content: str | None):
     assert model.encode([[1]]).shape == (1, SIZES["d"])
     with pytest.raises(RlxError, match=r"tokenizer.json: expected a tokenizer"):
         model.encode(["a"])
+    path.unlink(missing_ok=True)
+    path.symlink_to(os.devnull)
+    with pytest.raises(RlxError, match=r"expected a tokenizer: expected a regular file: give"):
+        load(folder).encode(["a"])
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import importlib.util
 import json
+import os
 import random
 import re
 import sys
@@ -265,10 +266,13 @@ def test_damaged_saved_tokenizer(tmp_path: Path, tiny: Tokenizer):
     content = path.read_bytes()
     contents = [content[:cut] for cut in (0, 1, 20, 300, len(content) // 2, len(content) - 1)]
     contents += [b"[]", b"null", b'{"format": 1}', b'{"format": 99, "vocabulary": {}}', b"\xff"]
+    contents.append(b"[" * 100_000)
     for damaged in [*contents, b'{"format": 1, "vocabulary": {"tokens": 3}}']:
         path.write_bytes(damaged)
         with pytest.raises(RlxError, match="that this version of rlx saved"):
             Tokenizer.load(path)
+    with pytest.raises(RlxError, match="expected a regular file"):
+        Tokenizer.load(os.devnull)
     with pytest.raises(RlxError, match="cannot save the tokenizer"):
         tiny.save(tmp_path / "no" / "such" / "folder")
 
