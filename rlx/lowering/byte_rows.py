@@ -76,7 +76,7 @@ def _ordered(f: Function, bits: Value, places: int) -> Value:
     return f.xor(bits, f.and_(f.ashr(bits, places - 1), (1 << (places - 1)) - 1))
 
 
-def _over(
+def over(
     f: Function,
     k: int,
     step: int,
@@ -139,7 +139,7 @@ class Activations:
             kinds = zip(("smin", "smax"), found, strict=True)
             return [f.intrinsic(kind, type_, value, own) for kind, value in kinds]
 
-        found = _over(f, rows.k, lanes, [f.zero(type_)] * 2, some)
+        found = over(f, rows.k, lanes, [f.zero(type_)] * 2, some)
         ends: list[Value] = []
         for kind, value in zip(("smin", "smax"), found, strict=True):
             bits = _ordered(f, f.reduce(kind, value), places)
@@ -236,7 +236,7 @@ def _pack_row(f: Function, given: str, source: Value, k: int, out: Value, tail: 
         magnitude = f.and_(f.cast("bitcast", x, _WORDS), 0x7FFFFFFF)
         return [f.intrinsic("smax", _WORDS, most[0], magnitude)]
 
-    (most,) = _over(f, k, PANEL, [f.zero(_WORDS)], number)
+    (most,) = over(f, k, PANEL, [f.zero(_WORDS)], number)
     step, inverse = _step(f, f.cast("bitcast", f.reduce("smax", most), "float"), _MOST)
     up, shift = f.splat(inverse, PANEL), f.splat(f32(_TO_INTEGER), PANEL)
 
@@ -249,6 +249,6 @@ def _pack_row(f: Function, given: str, source: Value, k: int, out: Value, tail: 
             f.store(f.extract(words, j), at)
         return [f.add(sums[0], f.cast("sext", own, _WORDS))]
 
-    (sums,) = _over(f, k, PANEL, [f.zero(_WORDS)], quads)
+    (sums,) = over(f, k, PANEL, [f.zero(_WORDS)], quads)
     f.store(step, f.at(out, tail))
     f.store(f.reduce("add", sums), f.at(out, tail + 4 * PANEL))

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from rlx.lowering.byte_rows import Activations
+from rlx.lowering.byte_rows import Activations, over
 from rlx.lowering.contract import SPLIT_ROWS, Group, shares
 from rlx.lowering.emitter import Function, Module
 from rlx.lowering.formats import BYTES_DEPTH
@@ -163,7 +163,7 @@ def emit_bytes(
     def part(r0: Value, _: list[Value]) -> list[Value]:
         count = f.umin(f.sub(end_row, r0), at_once)
         start = f.at(rows.start, r0, rows.stride)
-        f.call(_copier(f.module, rows), "void", start, copies, count, steps)
+        f.call(_rounder(f.module, rows), "void", start, copies, count, steps)
         for g, (p, own, (first, last)) in enumerate(zip(products, weights, split, strict=True)):
             kernel = _Kernel(p, own, (copies, steps, sums), r0, count, partial(store, f, g))
             f.for_(first, last, 1, [], lambda u, _, kernel=kernel: kernel.unit(u))
@@ -172,26 +172,24 @@ def emit_bytes(
     f.for_(first_row, end_row, at_once, [], part)
 
 
-def _copier(module: Module, rows: Rows) -> str:
+def _rounder(module: Module, rows: Rows) -> str:
     """Return a function that rounds rows to bytes, as they are multiplied."""
 
     def body(f: Function) -> None:
         form, activations = _Form(f.target), Activations(f, rows)
         a, out, count, steps = f.params
-        whole, left = divmod(rows.k, BYTES_DEPTH)
 
         def row(r: Value, _: list[Value]) -> list[Value]:
             source, to = f.at(a, r, rows.stride), f.at(out, r, form.row_bytes(rows.k))
             how = activations.kept(source, f.at(steps, r, OF_ROW))
 
-            def line(i: Value, live: int = BYTES_DEPTH) -> list[Value]:
+            def line(i: Value, live: int, none: list[Value]) -> list[Value]:
                 at = f.at(to, i, BYTES_DEPTH * form.words)
                 for values in activations.parts(source, i, live, how):
                     at = f.at(at, form.store_row(f, values, at))
-                return []
+                return none
 
-            f.for_(0, whole, 1, [], lambda i, _: line(i))
-            return line(i64(whole), left) if left else []
+            return over(f, rows.k, BYTES_DEPTH, [], line)
 
         f.for_(0, count, 1, [], row)
         f.ret()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from rlx.lowering import amx
 from rlx.lowering.bf16_products import joined, pairs
-from rlx.lowering.byte_rows import Activations
+from rlx.lowering.byte_rows import Activations, over
 from rlx.lowering.emitter import Function, Module
 from rlx.lowering.formats import (
     CHUNK,
@@ -43,13 +43,12 @@ def copy_rows(
 
 def _copier(module: Module, rows: Rows) -> str:
     depth, copies = element_of(rows).depth, RowCopies.of(module.target, rows)
-    whole, left = divmod(rows.k, depth)
 
     def body(f: Function) -> None:
         a, tiles, count, row_steps = f.params
         activations = Activations(f, rows)
 
-        def numbers(source: Value, s: Value, count: int = amx.DEPTH) -> Value:
+        def numbers(source: Value, s: Value, count: int) -> Value:
             """Return the s-th 32 numbers of a row as bf16, zeros after `count`."""
             live = [int(lane < count) for lane in range(amx.DEPTH)]
             at = f.at(source, s, amx.DEPTH * rows.size)
@@ -65,7 +64,7 @@ def _copier(module: Module, rows: Rows) -> str:
             source, to = f.at(a, r, rows.stride), copies.at(f, tiles, r)
             how = activations.kept(source, f.at(row_steps, r, OF_ROW)) if rows.bytes else None
 
-            def step(s: Value, count: int = depth) -> list[Value]:
+            def step(s: Value, count: int, none: list[Value]) -> list[Value]:
                 at, size = f.at(to, s, copies.step), amx.ROW_BYTES
                 if how is not None:
                     parts = activations.parts(source, s, count, how)
@@ -74,12 +73,9 @@ def _copier(module: Module, rows: Rows) -> str:
                     parts = [numbers(source, s, count)]
                 for i, part in enumerate(parts):
                     f.store(part, f.at(at, i * size), align=size)
-                return []
+                return none
 
-            f.for_(0, whole, 1, [], lambda s, _: step(s))
-            if left:
-                step(i64(whole), left)
-            return []
+            return over(f, rows.k, depth, [], step)
 
         def empty(r: Value, _: list[Value]) -> list[Value]:
             to = copies.at(f, tiles, r)
