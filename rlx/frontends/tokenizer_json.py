@@ -53,7 +53,12 @@ class JsonTokenizer:
 
 @contextmanager
 def refused_by_library(what: str) -> Generator[None]:
-    """Raise RlxError for whatever the library doesn't like, but for a text that is none."""
+    """
+    Raise RlxError for whatever the library doesn't like, but for a text that is none.
+
+    Where its code panics it has also written that to stderr: to hold that back would hold back what
+    other threads write there.
+    """
     try:
         yield
     except (TypeError, UnicodeEncodeError):

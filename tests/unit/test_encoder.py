@@ -263,7 +263,7 @@ def test_a_file_that_is_wrong(tmp_path: Path, name: str, content: str, message: 
         load(folder)
 
 
-@pytest.mark.parametrize("content", [None, "{}", "\0"])
+@pytest.mark.parametrize("content", [None, "{}", "\0", '{"normalizer": {"type": "Precompiled"}}'])
 def test_a_tokenizer_that_is_none(tmp_path: Path, content: str | None):
     """It matters when the first text comes: token ids need none."""
     folder = write_bert(tmp_path / "m")
