@@ -13,6 +13,7 @@ from rlx.checks import choice, integer
 from rlx.deploy.facts import ENCODER
 from rlx.driver import PRECISIONS, Precision
 from rlx.errors import RlxError
+from rlx.files import read_regular
 from rlx.flow.profile import CompileProfile
 from rlx.flow.source import WeightSource
 from rlx.frontends.mapped import MappedFile
@@ -84,9 +85,13 @@ class EncoderModel(Deployable):
 
     def save_tokenizer(self, path: Path) -> bool:
         file = self.folder / TOKENIZER
-        if not file.is_file():
+        if not file.exists():
             return False
-        path.write_bytes(file.read_bytes())
+        try:
+            content = read_regular(file)
+        except OSError as e:
+            raise RlxError(f"{file}: cannot read it: {e.strerror}") from e
+        path.write_bytes(content)
         return True
 
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from rlx.checks import choice
 from rlx.errors import RlxError
+from rlx.files import read_regular
 from rlx.flow.profile import CompileProfile
 from rlx.flow.source import LAYER, WeightSource
 from rlx.frontends.safetensors import FORMATS, SafetensorsFile
@@ -122,7 +123,7 @@ def read_config(folder: Path, file: SafetensorsFile) -> BertConfig:
 def _json(path: Path) -> dict[str, Any] | None:
     """Return the object in a file, None where there is no file."""
     try:
-        text = path.read_bytes()
+        text = read_regular(path)
     except FileNotFoundError:
         return None
     except OSError as error:

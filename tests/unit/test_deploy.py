@@ -23,7 +23,7 @@ from rlx.deploy import facts as deploy
 from rlx.deploy import writing
 from rlx.deploy.facts import Facts
 from rlx.driver import open_model
-from rlx.encoders import ENCODER_PRECISIONS
+from rlx.encoders import ENCODER_PRECISIONS, open_encoder
 from rlx.errors import RlxError
 from rlx.lowering.target import Target
 from rlx.runtime.encoder import TextEncoder
@@ -429,6 +429,10 @@ def test_an_encoder_s_files_are_checked(bert: Path, tmp_path: Path) -> None:
         assert str(file) in str(caught.value)
         file.write_bytes(good)
     shutil.copytree(bert, plain)
+    (plain / "tokenizer.json").unlink()
+    (plain / "tokenizer.json").symlink_to(os.devnull)
+    with pytest.raises(RlxError, match=r"tokenizer.json: cannot read it: expected a regular file"):
+        writing.write_folder(open_encoder(plain), folder, Target.host())
     (plain / "tokenizer.json").unlink()
     assert cli.main(["compile", str(plain), "-o", str(folder), "-q"]) == 0
     with pytest.raises(RlxError, match="the model has no tokenizer: give token ids"):

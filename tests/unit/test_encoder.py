@@ -279,6 +279,10 @@ def test_a_tokenizer_that_is_none(tmp_path: Path, content: str | None):
     path.symlink_to(os.devnull)
     with pytest.raises(RlxError, match=r"expected a tokenizer: expected a regular file: give"):
         load(folder).encode(["a"])
+    (folder / "config.json").unlink()
+    (folder / "config.json").symlink_to(os.devnull)
+    with pytest.raises(RlxError, match=r"config.json: expected a readable file: expected a reg"):
+        load(folder)
 
 
 @pytest.mark.parametrize(
