@@ -159,6 +159,7 @@ def _weight(op: lir.WeightOp, formats: Mapping[str, str]) -> Weight:
     return Weight(
         op.key.data,
         formats.get(op.sym_name.data, format_of(op.type)),
+        format_of(op.type),
         shape,
         op.offset.value.data,
         op.stride.value.data,

@@ -77,6 +77,8 @@ class Weight(NamedTuple):
     key: str
     format: str
     """Of the source, whose elements packing may round."""
+    packed: str
+    """Of what it becomes: of panels, or, where it isn't packed, of the source."""
     shape: tuple[int, ...]
     offset: int
     stride: int

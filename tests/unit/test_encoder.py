@@ -338,6 +338,21 @@ def test_every_precision_on_lesser_cpus(
         assert nmse(load(folder, precision=precision).encode(texts), exact) < limit
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float16, ml_dtypes.bfloat16])
+def test_precisions_share_a_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dtype: Any):
+    """The weights that one has packed are not those of another, even where their size is."""
+    folder, texts = write_bert(tmp_path / "m", bert_arrays(0, dtype=dtype)), [[1, 2], [3, 7, 4]]
+
+    def encoded(precision: str, cache: str) -> np.ndarray:
+        monkeypatch.setenv("RLX_CACHE_DIR", str(tmp_path / cache))
+        return load(folder, precision=precision).encode(texts)
+
+    for order in (encoders.ENCODER_PRECISIONS, encoders.ENCODER_PRECISIONS[::-1]):
+        for precision in order:
+            shared = encoded(precision, f"after {order[0]}")
+            np.testing.assert_array_equal(shared, encoded(precision, precision))
+
+
 @pytest.mark.parametrize("precision", ["exact", "int8"])
 def test_embeddings_that_are_not_finite(tmp_path: Path, precision: str):
     """A token's embedding is NaN: the error names the first text that has it."""

@@ -213,7 +213,7 @@ def test_indices_that_are_out_of_their_table(rlx_opt, tmp_path, how):
 
 
 def source(format_: str, shape: tuple[int, ...], seed: int = 0) -> RandomWeights:
-    weight = Weight("w.{layer}", format_, shape, 0, 0, 0, 2, 0)
+    weight = Weight("w.{layer}", format_, format_, shape, 0, 0, 0, 2, 0)
     empty = dict.fromkeys(Manifest._fields, ())
     return RandomWeights(Manifest(**{**empty, "weights": (weight,)}), seed)
 

@@ -94,7 +94,7 @@ def _io(name: str, type_: Attribute, index_bound: int = 0) -> Io:
 
 def _weight(op: hir.WeightOp, layers: int) -> Weight:
     shape = tuple(d for d in dims_of(op.type) if isinstance(d, int))
-    return Weight(op.key.data, format_of(op.type), shape, 0, 0, 0, layers, 0)
+    return Weight(op.key.data, format_of(op.type), format_of(op.type), shape, 0, 0, 0, layers, 0)
 
 
 def _index_bounds(value: SSAValue, program: Program) -> Iterator[int]:
