@@ -85,7 +85,6 @@ class Model(Deployable):
     file: GgufFile
     family: Family
     config: Any
-    source: WeightSource
     max_context: int
     profile: CompileProfile | None
     precision: Mapping[str, Precision]
@@ -126,6 +125,10 @@ class Model(Deployable):
             self.marks,
             self.kv_cache,
         ]
+
+    @property
+    def source(self) -> WeightSource:
+        return GgufWeights(self.file)
 
     @property
     def mapped(self) -> MappedFile:
@@ -188,9 +191,8 @@ def open_model(
     if max_context is None:
         max_context = min(limit, DEFAULT_CONTEXT)
     max_context = integer("max_context", max_context, 1, limit)
-    weights = GgufWeights(file)
     rounding = Precision.of(precision, Target.host())
-    return Model(file, fam, config, weights, max_context, profile, rounding, kv_cache=kept)
+    return Model(file, fam, config, max_context, profile, rounding, kv_cache=kept)
 
 
 def open_any(

@@ -46,7 +46,6 @@ class EncoderModel(Deployable):
 
     folder: Path
     file: SafetensorsFile
-    source: WeightSource
     config: BertConfig
     limit: int
     """Tokens of a text, at most."""
@@ -70,8 +69,18 @@ class EncoderModel(Deployable):
         return [repr(self.config), repr(tensors), self.rows, repr(self.precision)]
 
     @property
+    def source(self) -> WeightSource:
+        """Return the weights, made for bytes where the model is `widened`; that memory is new."""
+        weights = SafetensorsWeights(self.file)
+        return ByteWeights(weights, self.config) if self.config.factors else weights
+
+    @property
     def mapped(self) -> MappedFile:
         return self.file.file
+
+    def contents(self) -> str:
+        found = super().contents()
+        return f"{found} {ByteWeights.digest()}" if self.config.factors else found
 
     def for_target(self, precision: str, target: Target) -> EncoderModel:
         return replace(self, precision=_rounding(precision, target))
@@ -133,10 +142,9 @@ def open_encoder(
     limit = config.limit
     if max_context is not None:
         limit = integer("max_context", max_context, 1, config.positions)
-    source: WeightSource = SafetensorsWeights(file)
     if precision == "int8":
-        source, config = ByteWeights(source, config), widened(config)
-    return EncoderModel(folder, file, source, config, limit, max(ROWS, limit), chosen, rounding)
+        config = widened(config)
+    return EncoderModel(folder, file, config, limit, max(ROWS, limit), chosen, rounding)
 
 
 def load_encoder(

@@ -98,12 +98,19 @@ class Described(NamedTuple):
 class Deployable(Programs):
     """A model with weights in a file, which may be compiled into a folder (`rlx.deploy`)."""
 
-    source: WeightSource
+    @property
+    @abstractmethod
+    def source(self) -> WeightSource:
+        """Return its weights, as its programs want them."""
 
     @property
     @abstractmethod
     def mapped(self) -> MappedFile:
         """Return the file that its weights are in."""
+
+    def contents(self) -> str:
+        """Return what identifies its weights, whatever their layout."""
+        return digest_of(self.mapped)
 
     @abstractmethod
     def for_target(self, precision: str, target: Target) -> Self:
@@ -161,8 +168,8 @@ def compile_one(model: Programs, name: str, target: Target) -> Compiled:
 def packed_in_cache(model: Deployable, program: Program) -> Block:
     """Return a model's packed weights; the pages of its file are given back."""
     file = model.mapped
-    contents, what = digest_of(file), f"weights of {file.path.name}"
-    weights = packed_weights(program, contents, lambda w: pack(model, program, w), what)
+    what = f"weights of {file.path.name}"
+    weights = packed_weights(program, model.contents(), lambda w: pack(model, program, w), what)
     file.release()
     return weights
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from rlx.deploy.facts import FACTS, OBJECTS, TOKENIZER, WEIGHTS, Facts, digest
 from rlx.errors import RlxError
 from rlx.lowering.target import Target
-from rlx.model_programs import Deployable, digest_of, pack
+from rlx.model_programs import Deployable, pack
 from rlx.runtime.cache import Stored
 from rlx.runtime.compiled import Compiled
 from rlx.runtime.memory import Block, Segment
@@ -113,7 +113,7 @@ def _write_weights(model: Deployable, folder: Path, first: Compiled, threads: in
     if nbytes == 0:
         return ""
     program = Program(first.manifest, first.code, Team(threads), Segment(64))
-    key = packed_key(first.manifest, digest_of(model.mapped))
+    key = packed_key(first.manifest, model.contents())
     path, label = folder / WEIGHTS, f"weights of {model.label}"
 
     def fill(block: Block) -> None:

@@ -18,14 +18,7 @@ from rlx.flow.attention import Rope, SegmentSelfAttn, SelfAttnPrefill
 from rlx.flow.context import FlowCtx
 from rlx.flow.feed_forward import GeluFfn, SwiGlu
 from rlx.flow.source import LAYER
-from rlx.flow.stages import (
-    Columns,
-    LayerNorm,
-    Linear,
-    ResidualAdd,
-    ResidualSave,
-    Sequence,
-)
+from rlx.flow.stages import Columns, LayerNorm, Linear, ResidualAdd, ResidualSave, Sequence
 from rlx.flow.state import FlowValue
 
 
@@ -74,14 +67,17 @@ class BertEncoderLayer:
     """The kind of map between the two products of the feed-forward part."""
     starts: str | None = None
     """The input `[segments]` that says where packed texts start; rows are one text without."""
-    factors: str | None = None
-    """What weights are named that the inputs of the feed-forward products are multiplied with."""
+    factors: bool = False
+    """Whether inputs of feed-forward products are multiplied with weights, `*.dense.factors`."""
 
     def _linear(self, name: str) -> Linear:
         return Linear(f"{self.prefix}{name}.weight", f"{self.prefix}{name}.bias")
 
     def _norm(self, name: str) -> LayerNorm:
         return LayerNorm(f"{self.prefix}{name}.weight", f"{self.prefix}{name}.bias", self.eps)
+
+    def _factors(self, name: str) -> str | None:
+        return f"{self.prefix}{name}.dense.factors" if self.factors else None
 
     def emit(self, ctx: FlowCtx, x: FlowValue) -> FlowValue:
         query, key, value = (
@@ -107,17 +103,21 @@ class BertEncoderLayer:
                 starts=self.starts,
             )
         up, down = (self._linear(f"{name}.dense") for name in ("intermediate", "output"))
-        factors = [
-            f"{self.prefix}{name}.dense.{self.factors}" if self.factors else None
-            for name in ("intermediate", "output")
-        ]
         stages = (
             ResidualSave(),
             attention,
             ResidualAdd(),
             self._norm("attention.output.LayerNorm"),
             ResidualSave(),
-            GeluFfn(up.key, down.key, up.bias, down.bias, UnaryKind(self.activation), *factors),
+            GeluFfn(
+                up.key,
+                down.key,
+                up.bias,
+                down.bias,
+                UnaryKind(self.activation),
+                up_factors=self._factors("intermediate"),
+                down_factors=self._factors("output"),
+            ),
             ResidualAdd(),
             self._norm("output.LayerNorm"),
         )

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from functools import partial
+from functools import partial, reduce
 from typing import NamedTuple
 
 from xdsl.dialects.builtin import DictionaryAttr, ModuleOp, StringAttr
@@ -371,14 +371,34 @@ class _Job:
         return partial(self._call, name, op, known, layer)
 
     def _launch(self, op: lir.LaunchOp, known: dict[SSAValue, Value], layer: Value | None) -> None:
-        self._call(abi.KERNEL.format(op.kernel.root_reference.data), op, known, layer)
+        """Emit a launch; of a kernel that packs, if there are addresses of its sources."""
+        f, name = self.f, abi.KERNEL.format(op.kernel.root_reference.data)
+        sources = [v for v in op.ins if isinstance(v.owner, lir.SourceOp)]
+        here = [f.icmp("ne", self._address(v, known, layer), Value("ptr", "null")) for v in sources]
+        if not here:
+            self._call(name, op, known, layer)
+            return
+        # Outside, as what follows may use them too.
+        buffers = self._buffers(op, known, layer)
+
+        def call() -> list[Value]:
+            f.call(name, "void", *buffers, *self.sizes, self.tid, self.threads)
+            return []
+
+        f.if_(reduce(f.and_, here), call)
 
     def _call(
         self, name: str, op: lir.LaunchOp, known: dict[SSAValue, Value], layer: Value | None
     ) -> None:
+        buffers = self._buffers(op, known, layer)
+        self.f.call(name, "void", *buffers, *self.sizes, self.tid, self.threads)
+
+    def _buffers(
+        self, op: lir.LaunchOp, known: dict[SSAValue, Value], layer: Value | None
+    ) -> list[Value]:
+        """Return the addresses of all that a launch reads and writes."""
         buffers = [*op.ins, *op.outs, *([op.scratch] if op.scratch is not None else [])]
-        pointers = [self._address(v, known, layer) for v in buffers]
-        self.f.call(name, "void", *pointers, *self.sizes, self.tid, self.threads)
+        return [self._address(v, known, layer) for v in buffers]
 
     def _address(self, value: SSAValue, known: dict[SSAValue, Value], layer: Value | None) -> Value:
         if value not in known:

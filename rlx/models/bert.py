@@ -61,8 +61,8 @@ class BertConfig:
     """`mean` of all rows of a text, or the row of its first token, `cls`."""
     limit: int
     """Tokens of a text beyond which it is cut, where the caller doesn't say."""
-    factors: str | None = None
-    """What weights are named that the inputs of the feed-forward products are multiplied with."""
+    factors: bool = False
+    """Whether the inputs of feed-forward products are multiplied with factors: `bert_bytes`."""
 
     @property
     def head_dim(self) -> int:

@@ -87,12 +87,25 @@ class Program:
         self._stops = np.zeros(1, np.int32)
 
     def pack(self, raw: Raw, weights: Block) -> None:
-        """Fill a segment with the packed weights, from their bytes in the file."""
-        sources = [raw(key) for weight in self.manifest.weights for key in weight.keys()]
-        addresses = np.array([s.ctypes.data for s in sources] or [0], np.int64)
+        """
+        Fill a segment with the packed weights, from their bytes in the file.
+
+        It goes layer by layer, for what a source makes of its file takes memory.
+        """
+        members = [
+            (layer, key)
+            for weight in self.manifest.weights
+            for layer, key in zip(range(weight.first, weight.last), weight.keys(), strict=True)
+        ]
+        addresses = np.zeros(len(members) or 1, np.int64)
         self._context[abi.WEIGHTS] = weights.address
         self._context[abi.SOURCES] = addresses.ctypes.data
-        self.team.run(self._engine.address(abi.PACK), self.context)
+        for wanted in sorted({layer for layer, _ in members}):
+            # Packing leaves out what has no address.
+            own = {i: raw(key) for i, (layer, key) in enumerate(members) if layer == wanted}
+            addresses[:] = 0
+            addresses[[*own]] = [data.ctypes.data for data in own.values()]
+            self.team.run(self._engine.address(abi.PACK), self.context)
         self._context[abi.SOURCES] = 0
 
     def checksums(self, address: int, nbytes: int) -> bytes:
@@ -248,6 +261,10 @@ class Program:
             done, count = end, max(1, min(int(pace), most))
 
 
+PACKING = ("formats", "pack", "byte_rows", "vmath_cast", "checksum")
+"""The files of `rlx/lowering` that say what packed weights are."""
+
+
 def packed_weights(program: Program, contents: str, pack: Fill, what: str = "") -> Block:
     """
     Return a program's packed weights: mapped from the cache folder, or packed now and kept there.
@@ -269,9 +286,8 @@ def packed_key(manifest: Manifest, contents: str) -> str:
 
 def _packing() -> list[bytes]:
     """Return the sources of packing: files that others have written are not to be read."""
-    folder = Path(abi.__file__).parents[1]
-    lowering = [f"lowering/{name}.py" for name in ("formats", "pack", "checksum")]
-    return [(folder / name).read_bytes() for name in (*lowering, "models/bert_bytes.py")]
+    folder = Path(abi.__file__).parent
+    return [(folder / f"{name}.py").read_bytes() for name in PACKING]
 
 
 def check_shared(programs: Sequence[Program]) -> None:

@@ -41,7 +41,7 @@ def steps_of(down: np.ndarray) -> np.ndarray:
 def test_the_function_stays(large: int):
     rng = np.random.default_rng(large)
     weight, shift, up, bias, down = part(rng, large)
-    made = even(weight, shift, up, bias, down)
+    made = even(WIDE, weight, shift, up, bias, down)
     ones = np.ones(D), np.ones(FFN)
     x = rng.standard_normal((50, D))
     given = FeedForward(ones[0], up, bias, ones[1], down)
@@ -55,7 +55,7 @@ def test_the_function_stays(large: int):
 def test_large_numbers_no_longer_set_steps():
     rng = np.random.default_rng(3)
     *others, down = part(rng, 4)
-    made = even(*others, down)
+    made = even(WIDE, *others, down)
     rows = np.abs(down).max(axis=1) > 20
     assert rows.any()
     assert (steps_of(made.down)[rows] < steps_of(down)[rows] / 3).all()
@@ -67,15 +67,18 @@ def test_large_numbers_no_longer_set_steps():
     assert not divided[most < 20].any()
 
 
-def test_inputs_are_of_one_size():
+def test_features_and_columns_are_alike():
+    """Where both are large, the matrix isn't made worse."""
     rng = np.random.default_rng(4)
-    weight, shift, *others = part(rng)
+    weight, shift, up, bias, down = part(rng)
     weight[:5] *= 100
-    weight[7] = shift[7] = 0
-    made = even(weight, shift, *others)
+    up[:, 3:8] *= 100
+    weight[9] = shift[9] = up[:, 11] = 0
+    made = even(WIDE, weight, shift, up, bias, down)
     sizes = np.hypot(weight, shift) * made.up_factors
-    np.testing.assert_allclose(np.delete(sizes, 7), 1, rtol=1e-6)
-    assert np.isfinite(made.up_factors).all()
+    columns = np.sqrt(np.square(up / made.up_factors).mean(axis=0))
+    np.testing.assert_allclose(*(np.delete(x, [9, 11]) for x in (sizes, columns)), rtol=1e-5)
+    assert made.up_factors[[9, 11]].tolist() == [1, 1]
 
 
 @pytest.mark.parametrize("value", [0.0, np.nan, np.inf, 3e38, 1e-45])
@@ -84,18 +87,20 @@ def test_numbers_at_the_ends(value: float):
     weight, shift, up, bias, down = part(rng)
     for array in (down[3], weight, shift):
         array[:] = value
-    made = even(weight, shift, up, bias, down)
+    if value < 1:
+        down *= np.float32(value)
+    made = even(WIDE, weight, shift, up, bias, down)
     assert [a.shape for a in made] == [(D,), (WIDE, D), (WIDE,), (WIDE,), (D, WIDE)]
     assert np.isfinite(np.delete(made.down, 3, axis=0)).all()
-    assert not even(weight, shift, up, bias, np.zeros_like(down)).down.any()
+    assert not even(WIDE, weight, shift, up, bias, np.zeros_like(down)).down.any()
 
 
 def test_weights_by_name(tmp_path: Path):
     arrays = bert_arrays(prefix="bert.", dtype=np.float16)
     file = SafetensorsFile.open(write_bert(tmp_path / "m", arrays) / "model.safetensors")
     config = read_config(tmp_path / "m", file)
-    source = ByteWeights(SafetensorsWeights(file), config)
     wide = widened(config)
+    source = ByteWeights(SafetensorsWeights(file), wide)
     assert (config.ffn, wide.ffn) == (80, 96)
     layer = "bert.encoder.layer.1."
     up, factors = f"{layer}intermediate.dense.weight", f"{layer}output.dense.factors"

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import rlx
+from rlx.runtime.program import PACKING
 
 ROOT = Path(rlx.__file__).parent
 
@@ -73,6 +74,15 @@ def test_the_runtime_uses_plain_files_of_the_lowering():
         for module in imported(path):
             parts = module.split(".")
             assert parts[1] != "lowering" or parts[2] in plain, f"{path.name} imports {module}"
+
+
+def test_what_packs_is_in_the_key_of_packed_weights():
+    """But for what only says how code is written."""
+    known = {f"rlx.lowering.{name}" for name in (*PACKING, "emitter", "target", "values")}
+    for name in ("pack", "byte_rows"):
+        modules = {m.rpartition(".")[0] for m in imported(ROOT / "lowering" / f"{name}.py")}
+        lowering = {m for m in modules if m.startswith("rlx.lowering.")}
+        assert lowering <= {*known, "rlx.lowering.gemm_unit"}, name
 
 
 def test_the_rules_name_every_folder():
