@@ -70,7 +70,7 @@ class EncoderModel(Deployable):
 
     @property
     def source(self) -> WeightSource:
-        """Return the weights, made for bytes where the model is `widened`; that memory is new."""
+        """Return the weights as the program wants them; what is made for it goes with them."""
         weights = SafetensorsWeights(self.file)
         return ByteWeights(weights, self.config) if self.config.factors else weights
 
