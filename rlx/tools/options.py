@@ -42,11 +42,16 @@ def parser() -> argparse.ArgumentParser:
 
 
 def _add_model(
-    parser: argparse.ArgumentParser, also: str = "a folder of `rlx compile`", more: str = ""
+    parser: argparse.ArgumentParser, *, compiled: bool = False, encoders: bool = False
 ) -> None:
+    """Add a language model's file, or what a command takes beside it, and how it is compiled."""
+    also = ", or a folder of `rlx compile`" if compiled else ""
+    text = int8 = ""
+    if encoders:
+        also, text, int8 = ", or the folder of an encoder", ", or of a text", ", int8 (an encoder)"
     add = parser.add_argument
-    add("model", metavar="MODEL", help=f"path of a GGUF file, or {also}")
-    add("--max-context", type=int, metavar="N", help="tokens of prompt and answer together")
+    add("model", metavar="MODEL", help=f"path of a GGUF file{also}")
+    add("--max-context", type=int, metavar="N", help=f"tokens of prompt and answer together{text}")
     add(
         "--kv-cache",
         default="auto",
@@ -54,7 +59,7 @@ def _add_model(
         help="keys and values: f32, f16, bf16, or auto (default: f16 with --precision fast)",
     )
     add("--profile", metavar="FILE", help="how to compile, a *.rlx.toml file")
-    add("--precision", default="auto", metavar="P", help=f"exact, fast{more} or auto (default)")
+    add("--precision", default="auto", metavar="P", help=f"exact, fast{int8} or auto (default)")
     add("--debug", action="store_true", help="show the traceback of an error")
 
 
@@ -68,7 +73,7 @@ def _add_generate(parser: argparse.ArgumentParser) -> None:
         "Streams the answer to stdout and prints figures to stderr. Rates are over the time inside "
         "compiled code, sampling included; the first token's time is since the process started."
     )
-    _add_model(parser)
+    _add_model(parser, compiled=True)
     add = parser.add_argument
     prompt = parser.add_mutually_exclusive_group(required=True)
     prompt.add_argument(
@@ -103,7 +108,7 @@ def _add_compile(parser: argparse.ArgumentParser) -> None:
         "and on others whose CPU has what its code needs: rlx generate DIR --ids 1,2,3, or, of an "
         "encoder, rlx embed DIR FILE."
     )
-    _add_model(parser, "the folder of an encoder", ", int8 (an encoder)")
+    _add_model(parser, encoders=True)
     add = parser.add_argument
     add("-o", "--output", required=True, metavar="DIR", help="the folder, a new one")
     add("--target", default="host", metavar="CPU", help="a CPU like x86-64-v3 (default: this one)")

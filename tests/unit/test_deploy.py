@@ -291,6 +291,30 @@ def test_folders_that_are_no_compiled_model(
         assert "compiled code alone: give the model's file" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("command", ["generate", "profile", "inspect", "compile"])
+def test_the_help_says_what_a_model_may_be(
+    bert: Path,
+    made: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    command: str,
+) -> None:
+    options = {
+        "generate": ["--ids", "1"],
+        "profile": ["-n", "1", "-o", str(tmp_path / "events")],
+        "inspect": ["--stage", "hir"],
+        "compile": ["-o", str(tmp_path / "new")],
+    }
+    # Wide enough for no line to be broken.
+    monkeypatch.setenv("COLUMNS", "200")
+    assert cli.main([command, "--help"]) == 0
+    said = capsys.readouterr().out
+    for model, name in ((made, "a folder of `rlx compile`"), (bert, "the folder of an encoder")):
+        code = cli.main([command, str(model), *options[command]])
+        assert code == (0 if f"or {name}" in said else 1)
+
+
 def test_a_later_format_is_refused(folder: Path) -> None:
     text = (folder / deploy.FACTS).read_text()
     (folder / deploy.FACTS).write_text(text.replace('"format": 3', '"format": 4'))
