@@ -251,12 +251,13 @@ _OTHER_FORMATS: dict[bytes, str] = {
     b"version https://git-lfs": "a Git LFS pointer: fetch the file itself (git lfs pull)",
     b"<": "a web page: the download went wrong",
     b"\x08": "an ONNX model or another protobuf file",
+    b"{": "a JSON file: name the folder that it is in, if that is a model's",
 }
 
 
 def _looks_like(head: bytes) -> str:
     if head[8:9] == b"{":
-        return "a safetensors file"
+        return "a safetensors file: name the folder that it is in, if that is an encoder's"
     names = (name for magic, name in _OTHER_FORMATS.items() if head.startswith(magic))
     return next(names, "no format that rlx knows")
 

@@ -428,6 +428,8 @@ def test_the_command_says_what_is_wrong(tmp_path: Path, capfd: pytest.CaptureFix
         (["embed", folder, str(tmp_path / "none.txt")], "none.txt: No such file or directory"),
         (["embed", folder, str(tmp_path / "latin.txt")], "expected text in UTF-8"),
         (["embed", str(tmp_path), __file__], "expected the folder of an encoder"),
+        (["embed", f"{folder}/model.safetensors", __file__], "safetensors file: name the folder"),
+        (["generate", f"{folder}/config.json", "--prompt", "x"], "JSON file: name the folder"),
         (["embed", "", __file__], "path: expected that of a model, got an empty one"),
         (["embed", folder, __file__, "-o", ""], "cannot write a file: expected its path"),
         (["embed", folder, __file__, "-o", "/no/where.npy"], "cannot write /no/where.npy: No such"),
