@@ -243,10 +243,20 @@ def end_tokens(file: GgufFile) -> frozenset[int]:
         return frozenset() if end is None else frozenset([end])
 
 
-def print_ir(model: Model, stage: str, program: str) -> str:
-    """Return a program's IR at a stage, for the machine that this process runs on."""
-    choice("program", program, (*PROGRAMS, BATCH))
-    return model.ir(stage, program)
+def print_ir(model: Deployable, stage: str, program: str | None = None) -> str:
+    """
+    Return a program's IR at a stage, for the machine that this process runs on.
+
+    Without its name, it is what a model does most: `decode`, or the one program of an encoder.
+    """
+    if isinstance(model, Model):
+        kind, names, default = "a language model", (*PROGRAMS, BATCH), "decode"
+    else:
+        from rlx.models.bert import PROGRAM
+
+        kind, names, default = "an encoder", (PROGRAM,), PROGRAM
+    name = choice(f"program of {kind}", default if program is None else program, names)
+    return model.ir(stage, name)
 
 
 def load(

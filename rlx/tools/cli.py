@@ -38,9 +38,9 @@ def _generate(args: argparse.Namespace) -> None:
 
 
 def _inspect(args: argparse.Namespace) -> None:
-    from rlx.driver import open_model, print_ir
+    from rlx.driver import open_any, print_ir
 
-    model = open_model(args.model, args.max_context, args.profile, args.kv_cache, args.precision)
+    model = open_any(args.model, args.max_context, args.profile, args.kv_cache, args.precision)
     print(print_ir(model, args.stage, args.program), end="")
 
 

@@ -174,10 +174,10 @@ def _add_profile(parser: argparse.ArgumentParser) -> None:
 
 def _add_inspect(parser: argparse.ArgumentParser) -> None:
     parser.description = "Prints the IR of one of a model's programs, for this machine."
-    _add_model(parser)
+    _add_model(parser, encoders=True)
     add = parser.add_argument
     add("--stage", required=True, metavar="S", help="hir, mir, lir or llvm")
-    add("--program", default="decode", metavar="P", help="prefill, batch or decode (default)")
+    add("--program", metavar="P", help="prefill, batch or decode (default); of an encoder embed")
 
 
 def _add_plan(parser: argparse.ArgumentParser) -> None:

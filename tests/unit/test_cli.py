@@ -17,9 +17,11 @@ from unittest.mock import patch
 
 import gguf
 import pytest
+from encoders import write_bert
 from models import TINY_VOCAB, finish, write_llama
 
 import rlx
+from rlx.runtime.encoder import TextEncoder
 from rlx.tools import cli
 
 CONTEXT = 64
@@ -186,6 +188,20 @@ def test_the_stages_are_what_rlx_opt_makes(
     assert rlx.load(model).ir("lir", program) == lir
 
 
+def test_the_stages_of_an_encoder(
+    run: Callable[..., str], fail: Callable[..., str], tmp_path: Path
+):
+    folder = write_bert(tmp_path / "bert")
+    loaded = rlx.load(folder)
+    assert isinstance(loaded, TextEncoder)
+    for stage in ("hir", "mir", "lir", "llvm"):
+        out = run("inspect", folder, "--stage", stage)
+        assert out == run("inspect", folder, "--stage", stage, "--program", "embed")
+        assert out == loaded.ir(stage)
+    message = fail("inspect", folder, "--stage", "hir", "--program", "decode")
+    assert "program of an encoder: expected one of embed, got 'decode'" in message
+
+
 def test_inspect_takes_a_context(run: Callable[..., str], model: str):
     out = run("inspect", model, "--stage", "hir", "--max-context", 16)
     assert "past = 0 to 15" in out
@@ -222,9 +238,10 @@ def test_what_is_no_model(fail: Callable[..., str], tmp_path: Path, command: str
     (tmp_path / "empty.gguf").touch()
     (tmp_path / "zip.gguf").write_bytes(b"PK\x03\x04" + bytes(100))
     options = ["--prompt", "hello"] if command == "generate" else ["--stage", "lir"]
+    folder = "a GGUF file, found a" if command == "generate" else "the folder of an encoder, with"
     for name, message in (
         ("missing.gguf", "missing.gguf: expected a readable GGUF file: No such file"),
-        ("", "expected a GGUF file, found a directory"),
+        ("", f"expected {folder}"),
         ("empty.gguf", "empty.gguf: at byte 0: expected a GGUF file, found an empty file"),
         ("zip.gguf", "expected a GGUF model file, which begins with GGUF"),
     ):
@@ -400,7 +417,7 @@ def test_bad_options(fail: Callable[..., str], model: str, options: list[str], m
         (["inspect", "MODEL", "--stage", "asm"], "expected one of hir, mir, lir, llvm, got 'asm'"),
         (
             ["inspect", "MODEL", "--stage", "lir", "--program", "train"],
-            "program: expected one of prefill, decode, batch, got 'train'",
+            "program of a language model: expected one of prefill, decode, batch, got 'train'",
         ),
         (
             ["inspect", "MODEL", "--stage", "lir", "--max-context", "0"],

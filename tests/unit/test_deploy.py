@@ -282,7 +282,7 @@ def test_folders_that_are_no_compiled_model(
         "inspect": ["--stage", "lir"],
         "compile": ["-o", str(tmp_path / "new")],
     }
-    none = "expected the folder of an encoder" if command == "compile" else "expected a GGUF file"
+    none = "expected a GGUF file" if command == "generate" else "expected the folder of an encoder"
     for folder, message in ((tmp_path, none), ("", "got an empty one")):
         assert cli.main([command, str(folder), *options[command]]) == 1
         assert message in capsys.readouterr().err
