@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -43,9 +44,7 @@ def test_classes_and_tests_are_there(name: str, path: str, file: str, test: str)
 
 def test_the_example_runs():
     (code,) = re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL)
-    rng = np.random.default_rng(0)
-    shapes = {"norm.weight": 64, "norm.bias": 64, "head.weight": (8, 64), "head.bias": 8}
-    scope = {"arrays": {key: rng.standard_normal(shape) for key, shape in shapes.items()}}
+    scope: dict[str, Any] = {}
     exec(code, scope)
     assert scope["f"](np.ones((5, 64), np.float32)).shape == (5, 8)
 
