@@ -110,7 +110,10 @@ def _add_compile(parser: argparse.ArgumentParser) -> None:
     )
     _add_model(parser, encoders=True)
     add = parser.add_argument
-    add("-o", "--output", required=True, metavar="DIR", help="the folder, a new one")
+    add(
+        "-o", "--output", required=True, metavar="DIR",
+        help="the folder, a new one, or one of `rlx compile`, which is replaced",
+    )  # fmt: skip
     add("--target", default="host", metavar="CPU", help="a CPU like x86-64-v3 (default: this one)")
     _add_threads(parser)
     output = parser.add_mutually_exclusive_group()

@@ -325,7 +325,12 @@ def test_a_later_format_is_refused(folder: Path) -> None:
 # Writing
 
 
-def test_a_folder_is_replaced_whole(path: Path, folder: Path) -> None:
+def test_a_folder_is_replaced_whole(
+    path: Path, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["compile", "--help"]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "a new one, or one of `rlx compile`, which is replaced" in said
     (folder / "objects" / "left").write_bytes(b"")
     assert cli.main(["compile", str(path), "-o", str(folder), "-q", "--max-context", "32"]) == 0
     assert not (folder / "objects" / "left").exists()
