@@ -1,4 +1,8 @@
-"""Recordings for the examples: WAV files read and written, and a plucked string to record."""
+"""
+Recordings for the examples: WAV files read and written, and a plucked string to record.
+
+    python examples/sounds.py    the string, to string.wav
+"""
 
 from __future__ import annotations
 
@@ -10,6 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 Signal = NDArray[np.float32]
+RATE, STRING = 16000, 196.0
+"""Samples in a second, and the tone of the string in Hz: a G."""
 
 SAMPLES = {1: np.dtype("u1"), 2: np.dtype("<i2"), 4: np.dtype("<i4")}
 """Bytes of a sample -> its type; that of one byte is unsigned."""
@@ -51,3 +57,14 @@ def plucked(hertz: float, seconds: float, rate: int) -> Signal:
         string = 0.498 * (string + np.roll(string, 1))
     sound = np.concatenate(rounds)[: int(seconds * rate)]
     return (0.9 * sound / np.abs(sound).max()).astype(np.float32)
+
+
+def recorded(path: Path) -> Path:
+    """Record a plucked string."""
+    write_wave(path, plucked(STRING, 2.0, RATE), RATE)
+    print(f"{path}: 2 s of a string of {STRING:.0f} Hz")
+    return path
+
+
+if __name__ == "__main__":
+    recorded(Path("string.wav"))

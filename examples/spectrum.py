@@ -18,14 +18,12 @@ from pathlib import Path
 
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
-from sounds import Signal, plucked, read_wave, write_wave
+from sounds import Signal, read_wave, recorded
 
 import rlx
 
 LENGTH, SEGMENTS = 1024, 16
 HOP = LENGTH // 2
-RATE, STRING = 16000, 196.0
-"""Samples in a second, and the tone of the string in Hz: a G."""
 
 
 def program(k: int) -> str:
@@ -58,12 +56,6 @@ def frames_of(signal: Signal) -> Signal:
     padded = np.zeros(blocks * SEGMENTS * HOP + HOP, np.float32)
     padded[: len(signal)] = signal
     return np.ascontiguousarray(sliding_window_view(padded, LENGTH)[::HOP])
-
-
-def recorded(path: Path) -> Path:
-    """Record a plucked string."""
-    write_wave(path, plucked(STRING, 2.0, RATE), RATE)
-    return path
 
 
 def main(argv: Sequence[str]) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 import runpy
 import struct
+import subprocess
+import sys
 import wave
 import zlib
 from collections.abc import Callable, Sequence
@@ -30,6 +32,18 @@ def load(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Load:
     return lambda name: runpy.run_path(str(FOLDER / f"{name}.py"))
 
 
+@pytest.mark.parametrize("name", sorted(path.name for path in FOLDER.glob("*.py")))
+def test_what_an_example_writes_is_said_and_ignored_by_git(name: str, tmp_path: Path):
+    """Of every example, run as its text says."""
+    command = [sys.executable, str(FOLDER / name)]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout
+    for path in tmp_path.iterdir():
+        assert f"{path.name}: " in done.stdout
+        assert path.name in (FOLDER.parent / ".gitignore").read_text().splitlines()
+
+
 # The analyser
 
 
@@ -42,7 +56,9 @@ def tones(text: str) -> list[list[tuple[float, float]]]:
 
 def test_a_string_has_the_multiples_of_its_tone(load: Load, capsys: pytest.CaptureFixture):
     load("spectrum")["main"]([])
-    lines = tones(capsys.readouterr().out)
+    said = capsys.readouterr().out
+    assert said.startswith("string.wav: ")
+    _, *lines = tones(said)
     assert len(lines) == 4
     for line in lines[1:]:
         assert sorted(round(hz / 196) for hz, _ in line) == [1, 2, 3, 4]
