@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from contextlib import suppress
 
 from rlx.errors import RlxError
 from rlx.runtime import inventory
@@ -57,12 +58,14 @@ def _clear(as_json: bool) -> None:
 def _verify(as_json: bool) -> None:
     total = len(inventory.items())
     bad = list(inventory.damaged())
-    if as_json:
-        _print_json({"files": total, "damaged": [_facts(f) for f in bad]})
-    else:
-        for file in bad:
-            print(f"damaged: {file.path}")
-        print(f"{total - len(bad)} of {several(total, 'file')} are as they were written")
+    # Who reads no further is told by the error below, too.
+    with suppress(BrokenPipeError):
+        if as_json:
+            _print_json({"files": total, "damaged": [_facts(f) for f in bad]})
+        else:
+            for file in bad:
+                print(f"damaged: {file.path}")
+            print(f"{total - len(bad)} of {several(total, 'file')} are as they were written")
     if bad:
         raise RlxError(
             f"cache: {several(len(bad), 'damaged file')}: removed, they will be made again"

@@ -56,7 +56,7 @@ def ended(body: Callable[[], None], say: Callable[[str, Exception], None], debug
     asked to end.
 
     `say` prints an error's message, given that and the error. A reader of our output that has left,
-    as `head` does, is no error to speak of.
+    as `head` does, is no error, whenever it left: what fits the pipe is written without a word.
     """
     try:
         # argparse ends with SystemExit when it has printed its help.
@@ -69,16 +69,14 @@ def ended(body: Callable[[], None], say: Callable[[str, Exception], None], debug
     except _Ended:
         return 143
     except BrokenPipeError:
-        _discard_output()
-        return 1
+        return 0
     except Exception as e:
         if debug:
             raise
         say(_explained(e), e)
-        if isinstance(e, OSError):
-            # A full disk, mostly.
-            _discard_output()
         return 1
+    finally:
+        _flush_or_discard()
     return 0
 
 
@@ -91,7 +89,12 @@ def _explained(error: Exception) -> str:
     return f"{type(error).__name__}: {error} (--debug shows where)"
 
 
-def _discard_output() -> None:
-    """Let the interpreter write what is left in stdout's buffer, at exit, to nowhere."""
-    with suppress(OSError, ValueError):
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+def _flush_or_discard() -> None:
+    """Write what is left in stdout's buffer, or let the interpreter do so, at exit, to nowhere."""
+    try:
+        if (stream := cast("TextIO | None", sys.stdout)) is not None:
+            stream.flush()
+    except (OSError, ValueError):
+        # A full disk, mostly, or a reader that has left: the interpreter would exit with 120.
+        with suppress(OSError, ValueError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

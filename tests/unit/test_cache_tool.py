@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -105,6 +107,22 @@ def test_verify_removes_what_is_damaged(run: Run, path: Path, folder: Path) -> N
     assert not weights.exists()
     code, out, _ = run("verify", "--json")
     assert (code, json.loads(out)) == (0, {"files": len(files) - 2, "damaged": []})
+
+
+def test_damage_is_told_where_nobody_reads_the_list(folder: Path) -> None:
+    (folder / "objects").mkdir(parents=True)
+    # More than Python's buffer holds, and less.
+    for count in (200, 1):
+        for i in range(count):
+            (folder / "objects" / ObjectCache.key(str(i))).write_bytes(b"not ours at all")
+        reader, stdout = os.pipe()
+        os.close(reader)
+        command = [sys.executable, "-m", "rlx.tools.cli", "cache", "verify"]
+        done = subprocess.run(command, stdout=stdout, stderr=subprocess.PIPE, text=True)
+        os.close(stdout)
+        assert done.returncode == 1
+        assert done.stderr.startswith(f"rlx: error: cache: {count} damaged file")
+        assert done.stderr.count("\n") == 1
 
 
 def test_files_of_other_versions_are_left_alone(run: Run, folder: Path) -> None:
