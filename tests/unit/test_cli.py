@@ -519,6 +519,13 @@ def test_stdout_that_is_closed(model: str, args: str):
     assert (done.returncode, done.stderr) == (1, message)
 
 
+def test_the_package_is_the_command():
+    done = subprocess.run([sys.executable, "-m", "rlx", "run"], stderr=subprocess.PIPE, text=True)
+    assert done.returncode == 1
+    assert done.stderr.startswith("rlx: error: argument COMMAND: invalid choice: 'run'")
+    assert "(rlx --help lists the options)" in done.stderr
+
+
 INTERRUPTIBLE = """
 import signal, sys
 signal.signal(signal.SIGINT, signal.default_int_handler)
