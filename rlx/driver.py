@@ -203,11 +203,11 @@ def open_any(
         return open_model(path, max_context, profile, kv_cache, precision)
     from rlx.encoders import open_encoder
 
-    _check_no_cache(kv_cache)
+    check_no_cache(kv_cache)
     return open_encoder(path, precision, max_context, profile)
 
 
-def _check_no_cache(kv_cache: str) -> None:
+def check_no_cache(kv_cache: str) -> None:
     if kv_cache != "auto":
         raise RlxError(f"kv_cache: an encoder keeps no keys and values, got {kv_cache!r}")
 
@@ -306,7 +306,7 @@ def load(
             return load_folder(Path(path), options)
         from rlx.encoders import load_encoder
 
-        _check_no_cache(kv_cache)
+        check_no_cache(kv_cache)
         return load_encoder(path, precision, threads, max_context, verify, profile)
     with shown(f"loading {Path(path).name}"), counted() as tally:
         return _load(path, options, tally, started)

@@ -55,24 +55,29 @@ class EncoderModel(Deployable):
 
     @property
     def label(self) -> str:
-        return self.folder.name
+        return self.folder.absolute().name
 
     def build(self, program: str) -> ModuleOp:
         from rlx.dialects.lir import set_precision
 
-        module = bert.build(self.config, self.source, self.rows, self.profile)
+        module = bert.build(self.built, self.source, self.rows, self.profile)
         set_precision(module, *self.precision)
         return module
 
     def facts(self, program: str) -> list[str | int]:
         tensors = [(t.name, t.shape, t.dtype) for t in self.file.tensors.values()]
-        return [repr(self.config), repr(tensors), self.rows, repr(self.precision)]
+        return [repr(self.built), repr(tensors), self.rows, repr(self.precision)]
+
+    @property
+    def built(self) -> BertConfig:
+        """Return the configuration of the model that is built."""
+        return widened(self.config) if self.precision.products.startswith("int8") else self.config
 
     @property
     def source(self) -> WeightSource:
         """Return the weights as the program wants them; what is made for it goes with them."""
         weights = SafetensorsWeights(self.file)
-        return ByteWeights(weights, self.config) if self.config.factors else weights
+        return ByteWeights(weights, self.built) if self.built.factors else weights
 
     @property
     def mapped(self) -> MappedFile:
@@ -80,7 +85,7 @@ class EncoderModel(Deployable):
 
     def contents(self) -> str:
         found = super().contents()
-        return f"{found} {ByteWeights.digest()}" if self.config.factors else found
+        return f"{found} {ByteWeights.digest()}" if self.built.factors else found
 
     def for_target(self, precision: str, target: Target) -> EncoderModel:
         return replace(self, precision=_rounding(precision, target))
@@ -130,7 +135,8 @@ def open_encoder(
     if precision == "exact" and chosen is not None and chosen.narrows:
         raise RlxError("precision: exact stores every value as f32, but the profile does not")
     rounding = _rounding(precision, Target.host())
-    folder = Path(path)
+    # The tokenizer is read later, when the process may be elsewhere.
+    folder = Path(path).absolute()
     if not (folder / WEIGHTS).is_file():
         raise RlxError(
             f"{folder}: expected the folder of an encoder, with {WEIGHTS}, config.json and "
@@ -142,8 +148,6 @@ def open_encoder(
     limit = config.limit
     if max_context is not None:
         limit = integer("max_context", max_context, 1, config.positions)
-    if precision == "int8":
-        config = widened(config)
     return EncoderModel(folder, file, config, limit, max(ROWS, limit), chosen, rounding)
 
 

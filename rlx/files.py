@@ -10,16 +10,16 @@ from typing import BinaryIO
 MOST_BYTES = 64 << 20
 
 
-def read_bounded(file: BinaryIO, name: str | os.PathLike[str]) -> bytes:
+def read_bounded(file: BinaryIO, name: str | os.PathLike[str], most: int = MOST_BYTES) -> bytes:
     """
-    Return what is left of a file, up to `MOST_BYTES`: pipes and devices may have no end.
+    Return what is left of a file, of `most` bytes at most: pipes and devices may have no end.
 
     Raises OSError, which has its name, where there is more.
     """
-    data = file.read(MOST_BYTES + 1)
-    if len(data) > MOST_BYTES:
-        most = f"expected at most {MOST_BYTES >> 20} MiB, got more, perhaps without end"
-        raise OSError(EFBIG, f"{most}: give another file, or a part of it", os.fspath(name))
+    data = file.read(most + 1)
+    if len(data) > most:
+        message = f"expected at most {most >> 20} MiB, got more, perhaps without end"
+        raise OSError(EFBIG, message, os.fspath(name))
     return data
 
 

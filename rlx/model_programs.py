@@ -168,7 +168,7 @@ def compile_one(model: Programs, name: str, target: Target) -> Compiled:
 def packed_in_cache(model: Deployable, program: Program) -> Block:
     """Return a model's packed weights; the pages of its file are given back."""
     file = model.mapped
-    what = f"weights of {file.path.name}"
+    what = f"weights of {model.label}"
     weights = packed_weights(program, model.contents(), lambda w: pack(model, program, w), what)
     file.release()
     return weights

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, NoReturn
 
 from rlx.errors import RlxError
 from rlx.files import read_regular
+from rlx.lowering import abi
 
 FORMAT = 3
 FACTS, OBJECTS, WEIGHTS, TOKENIZER = "rlx.json", "objects", "weights.packed", "tokenizer.json"
@@ -24,7 +25,7 @@ class Facts(NamedTuple):
     kind: str
     """`LANGUAGE` or `ENCODER`."""
     programs: dict[str, str]
-    """The key of each program's object, by name, in the order in which the runtime wants them."""
+    """The key of each program's object, by name."""
     team: str
     """The key of the object that runs threads; another version of Python or LLVM makes its own."""
     weights: str
@@ -37,6 +38,8 @@ class Facts(NamedTuple):
     about: dict[str, Any]
     """What the runtime must know of a model of this kind."""
     precision: str
+    runtime: str
+    """What the runtime and compiled code agree on: `runtime_digest`."""
     triple: str
     cpu: str
     features: list[str]
@@ -63,6 +66,11 @@ class Facts(NamedTuple):
             )
         if known != digest(_text(facts)):
             refuse(path)
+        if facts["runtime"] != runtime_digest():
+            raise RlxError(
+                f"{path}: another version of rlx compiled the model, whose code this one can't "
+                "run: compile it again"
+            )
         return Facts(**facts)
 
 
@@ -72,12 +80,19 @@ def _text(facts: dict[str, Any]) -> str:
 
 def is_compiled(path: str | os.PathLike[str]) -> bool:
     """Return whether a folder is one of `rlx compile`, perhaps an incomplete one."""
-    return any(os.path.exists(os.path.join(path, name)) for name in (FACTS, OBJECTS, WEIGHTS))
+    return any(os.path.exists(os.path.join(path, name)) for name in (FACTS, WEIGHTS))
 
 
 def digest(data: str | bytes) -> str:
     data = data.encode() if isinstance(data, str) else data
     return blake2b(data, digest_size=16).hexdigest()
+
+
+def runtime_digest() -> str:
+    """Return a digest of what says how the runtime calls compiled code, and reads its manifest."""
+    folder = Path(abi.__file__).parent
+    names = "abi.py", "manifest.py", "sync.py", "in_turn.py", "checksum.py"
+    return digest(b"".join((folder / name).read_bytes() for name in names))
 
 
 def refuse(path: Path, error: OSError | None = None) -> NoReturn:

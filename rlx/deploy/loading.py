@@ -46,6 +46,8 @@ def load_folder(folder: Path, options: Options) -> LanguageModel | TextEncoder:
     code needs.
     """
     started = time.perf_counter()
+    # The tokenizer is read later, when the process may be elsewhere.
+    folder = folder.absolute()
     with shown(f"loading {folder.name}"), counted() as tally:
         facts = Facts.read(folder / FACTS)
         _check_options(folder, facts, options)
@@ -162,8 +164,12 @@ def _encoder(folder: _Folder, options: Options) -> TextEncoder:
 
 def _check_options(folder: Path, facts: Facts, options: Options) -> None:
     """Raise RlxError for an option that is not as the folder was compiled."""
+    from rlx.driver import check_no_cache
+
     if options.max_context is not None:
         integer("max_context of a compiled model", options.max_context, 1, facts.capacity)
+    if facts.kind == ENCODER:
+        check_no_cache(options.kv_cache)
     if options.verify:
         raise RlxError(
             f"verify: {folder} has compiled code alone, and no plans to check: leave it out, or "

@@ -6,8 +6,9 @@ import os
 import shutil
 from pathlib import Path
 
-from rlx.deploy.facts import FACTS, OBJECTS, TOKENIZER, WEIGHTS, Facts, digest
+from rlx.deploy.facts import FACTS, OBJECTS, TOKENIZER, WEIGHTS, Facts, digest, runtime_digest
 from rlx.errors import RlxError
+from rlx.files import read_regular
 from rlx.lowering.target import Target
 from rlx.model_programs import Deployable, pack
 from rlx.runtime.cache import Stored
@@ -60,6 +61,8 @@ def write_folder(
         shutil.rmtree(partial, ignore_errors=True)
         if folder.exists():
             shutil.rmtree(before, ignore_errors=True)
+        elif before.exists():
+            before.replace(folder)
 
 
 def _is_ours(folder: Path) -> bool:
@@ -83,7 +86,7 @@ def _fill(
     with stage("packing weights"):
         weights = _write_weights(model, folder, first, threads)
     path = folder / TOKENIZER
-    tokenizer = digest(path.read_bytes()) if model.save_tokenizer(path) else ""
+    tokenizer = digest(read_regular(path)) if model.save_tokenizer(path) else ""
     what = model.described()
     facts = Facts(
         model.label,
@@ -96,6 +99,7 @@ def _fill(
         what.capacity,
         what.about,
         precision,
+        runtime_digest(),
         target.triple,
         target.cpu,
         sorted(target.features),

@@ -116,6 +116,7 @@ class Function(Instructions):
         self._lines: Lines = ["entry:"]
         self._allocas: list[str] = []
         self._scratch: dict[str, int] = {}
+        self._words: dict[str, Value] = {}
         self._block = "entry"
         self._next = 0
         attribute = " noalias" if noalias else ""

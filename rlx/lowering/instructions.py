@@ -16,6 +16,8 @@ class Instructions(ABC):
     """What writes instructions where a function is being written."""
 
     target: Target
+    _words: dict[str, Value]
+    """Values of bf16 by name, and the i16 that they were made of."""
 
     @abstractmethod
     def line(self, text: str) -> None:
@@ -149,7 +151,10 @@ class Instructions(ABC):
 
     def cast(self, opcode: str, a: Value, type_: str) -> Value:
         """Emit a conversion: zext, sext, trunc, sitofp, fptosi, fpext, fptrunc, bitcast, ..."""
-        return self._emit(type_, f"{opcode} {a.type} {a.name} to {type_}")
+        value = self._emit(type_, f"{opcode} {a.type} {a.name} to {type_}")
+        if opcode == "bitcast" and value.element == "bfloat" and a.element == "i16":
+            self._words[value.name] = a
+        return value
 
     # Vectors
 
@@ -236,8 +241,15 @@ class Instructions(ABC):
         )
 
     def _as_bits(self, a: Value) -> Value:
-        """Return bf16 as integers: where LLVM takes a store apart it rounds each by a function."""
-        return self.cast("bitcast", a, vec(a.lanes, "i16")) if a.element == "bfloat" else a
+        """
+        Return bf16 as integers, those that it was made of if known.
+
+        Where LLVM takes a store or a value apart, or hands one on to another block, it makes f32 of
+        it, and rounds that by a function that nobody has.
+        """
+        if a.element != "bfloat":
+            return a
+        return self._words.get(a.name) or self.cast("bitcast", a, vec(a.lanes, "i16"))
 
     def store_masked(self, a: Value, pointer: Value, mask: Value, align: int = 4) -> None:
         a = self._as_bits(a)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from functools import partial, reduce
+from functools import partial
 from typing import NamedTuple
 
 from xdsl.dialects.builtin import DictionaryAttr, ModuleOp, StringAttr
@@ -371,21 +371,20 @@ class _Job:
         return partial(self._call, name, op, known, layer)
 
     def _launch(self, op: lir.LaunchOp, known: dict[SSAValue, Value], layer: Value | None) -> None:
-        """Emit a launch; of a kernel that packs, if there are addresses of its sources."""
+        """Emit a launch; of a kernel that packs, where its source has an address."""
         f, name = self.f, abi.KERNEL.format(op.kernel.root_reference.data)
-        sources = [v for v in op.ins if isinstance(v.owner, lir.SourceOp)]
-        here = [f.icmp("ne", self._address(v, known, layer), Value("ptr", "null")) for v in sources]
-        if not here:
-            self._call(name, op, known, layer)
-            return
-        # Outside, as what follows may use them too.
+        source = next((v for v in op.ins if isinstance(v.owner, lir.SourceOp)), None)
+        # Addresses are emitted here, not where they may be skipped: later launches have them, too.
         buffers = self._buffers(op, known, layer)
 
         def call() -> list[Value]:
             f.call(name, "void", *buffers, *self.sizes, self.tid, self.threads)
             return []
 
-        f.if_(reduce(f.and_, here), call)
+        if source is None:
+            call()
+        else:
+            f.if_(f.icmp("ne", self._address(source, known, layer), Value("ptr", "null")), call)
 
     def _call(
         self, name: str, op: lir.LaunchOp, known: dict[SSAValue, Value], layer: Value | None

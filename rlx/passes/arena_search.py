@@ -15,13 +15,13 @@ import ctypes
 import random
 from array import array
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache
 from itertools import accumulate, chain
 from typing import Any
 
 from rlx.lowering.emitter import Function, Module
 from rlx.lowering.target import Target
 from rlx.lowering.values import Index, Value, i64
+from rlx.runtime.once import once
 
 _ROUNDS = 100
 _DRAW_BITS = 12
@@ -139,7 +139,7 @@ class SearchState:
         self.limit, self.words[_POSITION] = limit, position
 
 
-@cache
+@once
 def _kernel() -> Callable[..., None]:
     from rlx.runtime.jit import Engine, compile_object
 

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from rlx.lowering import enter
 from rlx.runtime.memory import aligned_array
+from rlx.runtime.once import once
 from rlx.runtime.program import Program
 from rlx.runtime.stack import guarded
 from rlx.runtime.threads import Team, native
@@ -59,7 +60,7 @@ class Argument(NamedTuple):
         return array if array.dtype is self.dtype else array.view(self.dtype)
 
 
-@cache
+@once
 def shared_team(threads: int | None) -> Team:
     """Return the team that all functions of this process share which ask for as many threads."""
     return Team(threads)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import cache
 from typing import NamedTuple
 
 import numpy as np
@@ -15,6 +14,7 @@ from rlx.runtime.cache import MAGIC as OBJECT
 from rlx.runtime.cache import ObjectCache, Stored
 from rlx.runtime.cache_files import remove
 from rlx.runtime.jit import Engine, compile_object
+from rlx.runtime.once import once
 from rlx.runtime.packed import MAGIC as PACKED
 from rlx.runtime.packed import PackedFile, described
 from rlx.runtime.room import File, files, remove_unused
@@ -106,7 +106,7 @@ def _checksums(address: int, nbytes: int) -> bytes:
     return sums.tobytes()
 
 
-@cache
+@once
 def _checker() -> tuple[Team, Engine]:
     import llvmlite
 

@@ -106,6 +106,7 @@ class Program:
             addresses[:] = 0
             addresses[[*own]] = [data.ctypes.data for data in own.values()]
             self.team.run(self._engine.address(abi.PACK), self.context)
+            own.clear()
         self._context[abi.SOURCES] = 0
 
     def checksums(self, address: int, nbytes: int) -> bytes:
@@ -261,7 +262,10 @@ class Program:
             done, count = end, max(1, min(int(pace), most))
 
 
-PACKING = ("formats", "pack", "byte_rows", "vmath_cast", "checksum")
+PACKING = (
+    "formats", "pack", "byte_rows", "checksum",
+    "vmath_cast", "vmath_base", "vmath_basic", "vmath_int",
+)  # fmt: skip
 """The files of `rlx/lowering` that say what packed weights are."""
 
 

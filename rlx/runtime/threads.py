@@ -13,7 +13,6 @@ import os
 import threading
 import weakref
 from collections.abc import Callable
-from functools import cache
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -27,6 +26,7 @@ from rlx.lowering.target import Target, usable_cores
 from rlx.runtime.cache import ObjectCache
 from rlx.runtime.cache_files import warn_once
 from rlx.runtime.memory import Segment
+from rlx.runtime.once import once
 from rlx.runtime.stack import Enter, elsewhere, has_room, start_thread
 
 if TYPE_CHECKING:
@@ -143,7 +143,7 @@ class _Native(NamedTuple):
     unlock: Callable[[int], None]
 
 
-@cache
+@once
 def native() -> _Native:
     """Return the team's native code, from the object cache where it is there."""
     # Imported here: LLVM takes 60 ms to load, and only those who run a job need it.

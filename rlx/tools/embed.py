@@ -66,6 +66,9 @@ def embed(args: argparse.Namespace) -> None:
 
     names = (WEIGHTS, TOKENIZER, CONFIG, LIMITS, POOLING, facts.FACTS, facts.WEIGHTS)
     parts = [os.path.join(args.model, name) for name in names]
+    objects = os.path.join(args.model, facts.OBJECTS)
+    if os.path.isdir(objects):
+        parts += [entry.path for entry in os.scandir(objects)]
     # Opened before the model is loaded and at work, which may take minutes.
     with replacing(args.output, args.file, args.profile or "", *parts) as file:
         _embed(args, texts, file)
@@ -113,15 +116,16 @@ def _texts(file: BinaryIO, name: str) -> list[str]:
     texts: list[str] = []
     left = _MOST_MEMORY
     # Not `splitlines`, for which a page break ends a line too.
-    while line := file.readline(_MOST_LINE + 1):
+    while line := file.readline(_MOST_LINE + len(b"\r\n")):
         where = f"{name}, line {len(texts) + 1}"
+        line = line.removesuffix(b"\n").removesuffix(b"\r")
         if len(line) > _MOST_LINE:
             raise RlxError(
                 f"{where}: expected a text of at most {_MOST_LINE >> 20} MiB, got more, perhaps "
                 "without end: give a file with a line for each text"
             )
         try:
-            text = line.removesuffix(b"\n").removesuffix(b"\r").decode()
+            text = line.decode()
         except UnicodeDecodeError as error:
             raise RlxError(f"{where}: expected text in UTF-8: {error}") from error
         left -= sys.getsizeof(text)

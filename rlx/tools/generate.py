@@ -21,6 +21,10 @@ if TYPE_CHECKING:
 MB = 1e6
 
 
+_MOST_PROMPT = 4 << 20
+"""Bytes of a prompt: a tokenizer takes 270 times as much memory."""
+
+
 def prompt_text(args: argparse.Namespace) -> str | None:
     """Return the prompt's text; None where it was given as token ids."""
     if args.prompt is None:
@@ -30,7 +34,7 @@ def prompt_text(args: argparse.Namespace) -> str | None:
     text: str = args.prompt
     if text == "-":
         try:
-            text = read_bounded(standard_input(), "stdin").decode()
+            text = read_bounded(standard_input(), "stdin", _MOST_PROMPT).decode()
             text = text.removesuffix("\n").removesuffix("\r")
         except UnicodeDecodeError as e:
             raise RlxError(f"stdin: expected a prompt in UTF-8: {e}") from e

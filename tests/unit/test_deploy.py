@@ -322,6 +322,23 @@ def test_a_later_format_is_refused(folder: Path) -> None:
         rlx.load(folder)
 
 
+def test_code_of_another_version_is_refused(folder: Path) -> None:
+    rewritten(folder, runtime="another")
+    with pytest.raises(RlxError, match="another version of rlx compiled the model, whose"):
+        rlx.load(folder)
+
+
+def test_a_tokenizer_is_found_from_elsewhere(
+    path: Path, bert: Path, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(folder.parent)
+    language, encoder = rlx.load(folder.name), rlx.load(os.path.relpath(bert))
+    monkeypatch.chdir(tmp_path.parent)
+    assert language.tokenizer.encode("hello")
+    assert isinstance(encoder, TextEncoder)
+    assert encoder.encode(["the cat"]).shape == (1, encoder.d)
+
+
 # Writing
 
 
@@ -353,6 +370,27 @@ def test_a_place_that_is_taken_is_one_error(
     assert str(place) in err
     assert (tmp_path / "taken" / "mine.txt").read_text() == "precious"
     assert (tmp_path / "file").read_text() == "precious"
+
+
+def test_a_folder_that_is_not_replaced_stays(
+    path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ctrl-C comes when the one before has left its place."""
+    replaced = Path.replace
+
+    def once(self: Path, to: Path) -> Path:
+        monkeypatch.setattr(Path, "replace", interrupted)
+        return replaced(self, to)
+
+    def interrupted(self: Path, to: Path) -> Path:
+        monkeypatch.setattr(Path, "replace", replaced)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Path, "replace", once)
+    with pytest.raises(KeyboardInterrupt):
+        writing.write_folder(open_model(path, 32), folder, Target.host())
+    assert rlx.load(folder).capacity == 64
+    assert list(folder.parent.iterdir()) == [folder]
 
 
 def test_a_compilation_that_fails_leaves_nothing(
@@ -428,6 +466,14 @@ except rlx.RlxError as error:
     assert cli.main(["embed", str(folder), str(lines), "--json"]) == 0
 
 
+def test_an_encoder_opened_for_another_precision(bert: Path, tmp_path: Path) -> None:
+    ids = [[1, 2, 3], [7, 5]]
+    for opened, precision in (("auto", "int8"), ("int8", "exact")):
+        writing.write_folder(open_encoder(bert, opened), tmp_path / "f", Target.host(), precision)
+        found, wanted = (rlx.load(p, precision).encode(ids) for p in (tmp_path / "f", bert))
+        np.testing.assert_array_equal(found, wanted)
+
+
 def test_an_encoder_s_folder_is_no_language_model(
     bert: Path, made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -442,7 +488,10 @@ def test_an_encoder_s_folder_is_no_language_model(
         (["embed", str(made), str(lines)], "expected the folder of an encoder, got a language"),
         (["embed", folder, str(lines), "--precision", "int8"], "was compiled with auto"),
         (["embed", folder, str(lines), "-o", f"{folder}/weights.packed"], "weights.packed"),
+        (["embed", folder, str(lines), "-o", f"{folder}/objects/{{}}"], "it is an input"),
     ):
+        objects = [p.name for p in (tmp_path / "made").glob("objects/*")]
+        args[-1] = args[-1].format(*objects)
         assert cli.main(args) == (1 if message else 0)
         assert message in capsys.readouterr().err
 

@@ -56,6 +56,27 @@ def test_two_products(products: str, n: int, k: int, level: str):
         assert not m or nmse(given, expected) < 1e-7
 
 
+@pytest.mark.parametrize("level", levels())
+def test_a_product_as_bf16_whose_last_panel_is_not_full(level: str):
+    """Rounded on the way to a store that LLVM takes apart, in a block of its own."""
+    text = """
+builtin.module {
+  hir.weight @w "w" : tensor<301x32xf32>
+  func.func @main(%x: tensor<4x32xf32> {hir.name = "x"})
+      -> (tensor<4x301xf32> {hir.name = "y"}, tensor<4x301xf32> {hir.name = "z"}) {
+    %w = hir.load_weight @w : tensor<301x32xf32>
+    %y = hir.linear %x, %w : tensor<4x32xf32>, tensor<301x32xf32> -> tensor<4x301xf32>
+    %b = mir.cast %y : tensor<4x301xf32> -> tensor<4x301xbf16>
+    %z = mir.cast %b : tensor<4x301xbf16> -> tensor<4x301xf32>
+    func.return %y, %z : tensor<4x301xf32>, tensor<4x301xf32>
+  }
+}"""
+    rng = np.random.default_rng(1)
+    one, _ = on_threads(text, level, weights={"w": rng.standard_normal((301, 32), np.float32)})
+    y, z = one(rng.standard_normal((4, 32), np.float32))
+    np.testing.assert_array_equal(z, rounded(y))
+
+
 ATTENTION = """
 builtin.module attributes {{rlx.products = "bf16"}} {{
   func.func @main(%x: tensor<5x{d}xf32>, %s: tensor<1xi32>) -> tensor<5x{d}xf32> {{

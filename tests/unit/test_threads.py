@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
 
@@ -25,6 +26,7 @@ from rlx.lowering.values import Value, i64
 from rlx.runtime import cache_files
 from rlx.runtime import threads as threads_module
 from rlx.runtime.jit import Engine, assembly, compile_object
+from rlx.runtime.once import once
 from rlx.runtime.threads import Team
 
 LINE = 8
@@ -456,3 +458,22 @@ def test_targets_without_futexes_poll(triple: str, call: str) -> None:
     text = assembly(module.text, target)
     assert call in text
     assert "syscall" not in text
+
+
+def test_threads_that_ask_at_once_get_the_same():
+    made, together = list[int](), threading.Barrier(8)
+
+    @once
+    def slow(number: int) -> object:
+        made.append(number)
+        time.sleep(0.01)
+        return object()
+
+    def ask(_: int) -> tuple[object, object]:
+        together.wait()
+        return slow(1), slow(2)
+
+    with ThreadPoolExecutor(8) as pool:
+        found = set(pool.map(ask, range(8)))
+    assert len(found) == 1
+    assert made == [1, 2]
