@@ -22,7 +22,7 @@ from rlx.frontends.tokenizer import Tokenizer
 from rlx.frontends.weights import GgufWeights
 from rlx.lowering.bf16_products import has_bf16
 from rlx.lowering.target import Target
-from rlx.model_programs import Deployable, Described, compiled_program, packed_in_cache
+from rlx.model_programs import Described, Programs, compiled_program, packed_in_cache
 from rlx.models.registry import Family, family
 from rlx.runtime.cache import ObjectCache
 from rlx.runtime.compilations import Tally, counted
@@ -79,7 +79,7 @@ class Precision(NamedTuple):
 
 
 @dataclass
-class Model(Deployable):
+class Model(Programs):
     """An open model file with what is asked of it."""
 
     file: GgufFile
@@ -197,7 +197,7 @@ def open_model(
 
 def open_any(
     path: str, max_context: int | None, profile: object, kv_cache: str, precision: str
-) -> Deployable:
+) -> Programs:
     """Open a language model's file or the folder of an encoder; see `open_model`."""
     if not os.path.isdir(path) or is_compiled(path):
         return open_model(path, max_context, profile, kv_cache, precision)
@@ -243,7 +243,7 @@ def end_tokens(file: GgufFile) -> frozenset[int]:
         return frozenset() if end is None else frozenset([end])
 
 
-def print_ir(model: Deployable, stage: str, program: str | None = None) -> str:
+def print_ir(model: Programs, stage: str, program: str | None = None) -> str:
     """
     Return a program's IR at a stage, for the machine that this process runs on.
 

@@ -20,7 +20,7 @@ from rlx.frontends.mapped import MappedFile
 from rlx.frontends.safetensors import SafetensorsFile, SafetensorsWeights
 from rlx.frontends.tokenizer_json import JsonTokenizer
 from rlx.lowering.target import Target
-from rlx.model_programs import Deployable, Described, compiled_program, packed_in_cache
+from rlx.model_programs import Described, Programs, compiled_program, packed_in_cache
 from rlx.models import bert
 from rlx.models.bert import PROGRAM, BertConfig
 from rlx.models.bert_bytes import ByteWeights, widened
@@ -41,7 +41,7 @@ WEIGHTS, TOKENIZER = "model.safetensors", "tokenizer.json"
 
 
 @dataclass
-class EncoderModel(Deployable):
+class EncoderModel(Programs):
     """An open folder with what is asked of it."""
 
     folder: Path

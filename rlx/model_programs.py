@@ -25,8 +25,19 @@ if TYPE_CHECKING:
     from xdsl.dialects.builtin import ModuleOp
 
 
+class Described(NamedTuple):
+    """What the runtime must know of a model, beside its code and weights."""
+
+    kind: str
+    vocab: int
+    capacity: int
+    """Tokens of a prompt and its answer together, or of a text, at most."""
+    about: dict[str, Any]
+    """What only models of its kind have, for JSON."""
+
+
 class Programs(ABC):
-    """An open model with what is asked of it: what its programs are made of."""
+    """An open model with what is asked of it: what programs, or a folder of them, are made of."""
 
     profile: CompileProfile | None
     """How to compile them; None for what suits each."""
@@ -43,6 +54,35 @@ class Programs(ABC):
     @abstractmethod
     def facts(self, program: str) -> Iterable[str | int]:
         """Return all that changes a program's code, but rlx, its tools, target and profile."""
+
+    @property
+    @abstractmethod
+    def source(self) -> WeightSource:
+        """Return its weights, as its programs want them."""
+
+    @property
+    @abstractmethod
+    def mapped(self) -> MappedFile:
+        """Return the file that its weights are in."""
+
+    def contents(self) -> str:
+        """Return what identifies its weights, whatever their layout."""
+        return digest_of(self.mapped)
+
+    @abstractmethod
+    def for_target(self, precision: str, target: Target) -> Self:
+        """Return the model with what a precision of `load` means on a machine."""
+
+    @abstractmethod
+    def compiled(self, target: Target) -> dict[str, Compiled]:
+        """Return all programs by name; the first one packs the weights."""
+
+    @abstractmethod
+    def described(self) -> Described: ...
+
+    @abstractmethod
+    def save_tokenizer(self, path: Path) -> bool:
+        """Write the tokenizer's file, and return whether there is one that rlx knows."""
 
     def key(self, program: str, target: Target) -> str:
         """Return the key of a compiled program: it covers all that can change its code."""
@@ -84,50 +124,6 @@ class Programs(ABC):
             )
 
 
-class Described(NamedTuple):
-    """What the runtime must know of a model, beside its code and weights."""
-
-    kind: str
-    vocab: int
-    capacity: int
-    """Tokens of a prompt and its answer together, or of a text, at most."""
-    about: dict[str, Any]
-    """What only models of its kind have, for JSON."""
-
-
-class Deployable(Programs):
-    """A model with weights in a file, which may be compiled into a folder (`rlx.deploy`)."""
-
-    @property
-    @abstractmethod
-    def source(self) -> WeightSource:
-        """Return its weights, as its programs want them."""
-
-    @property
-    @abstractmethod
-    def mapped(self) -> MappedFile:
-        """Return the file that its weights are in."""
-
-    def contents(self) -> str:
-        """Return what identifies its weights, whatever their layout."""
-        return digest_of(self.mapped)
-
-    @abstractmethod
-    def for_target(self, precision: str, target: Target) -> Self:
-        """Return the model with what a precision of `load` means on a machine."""
-
-    @abstractmethod
-    def compiled(self, target: Target) -> dict[str, Compiled]:
-        """Return all programs by name; the first one packs the weights."""
-
-    @abstractmethod
-    def described(self) -> Described: ...
-
-    @abstractmethod
-    def save_tokenizer(self, path: Path) -> bool:
-        """Write the tokenizer's file, and return whether there is one that rlx knows."""
-
-
 def compiled_program(
     model: Programs,
     name: str,
@@ -165,7 +161,7 @@ def compile_one(model: Programs, name: str, target: Target) -> Compiled:
 # Packed weights
 
 
-def packed_in_cache(model: Deployable, program: Program) -> Block:
+def packed_in_cache(model: Programs, program: Program) -> Block:
     """Return a model's packed weights; the pages of its file are given back."""
     file = model.mapped
     what = f"weights of {model.label}"
@@ -180,7 +176,7 @@ def digest_of(file: MappedFile) -> str:
         return contents_digest(file.data, file.stat)
 
 
-def pack(model: Deployable, program: Program, weights: Block) -> None:
+def pack(model: Programs, program: Program, weights: Block) -> None:
     """Fill a segment with a model's packed weights; raises RlxError if its file changes."""
     file = model.mapped
     with stage("packing"):

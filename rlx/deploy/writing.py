@@ -10,7 +10,7 @@ from rlx.deploy.facts import FACTS, OBJECTS, TOKENIZER, WEIGHTS, Facts, digest, 
 from rlx.errors import RlxError
 from rlx.files import read_regular
 from rlx.lowering.target import Target
-from rlx.model_programs import Deployable, pack
+from rlx.model_programs import Programs, pack
 from rlx.runtime.cache import Stored
 from rlx.runtime.compiled import Compiled
 from rlx.runtime.memory import Block, Segment
@@ -22,7 +22,7 @@ from rlx.runtime.threads import Team, native_object
 
 
 def write_folder(
-    model: Deployable,
+    model: Programs,
     folder: Path,
     target: Target,
     precision: str = "auto",
@@ -74,7 +74,7 @@ def _is_ours(folder: Path) -> bool:
 
 
 def _fill(
-    model: Deployable, folder: Path, target: Target, precision: str, threads: int | None
+    model: Programs, folder: Path, target: Target, precision: str, threads: int | None
 ) -> None:
     found = model.compiled(target)
     programs: dict[str, str] = {}
@@ -112,7 +112,7 @@ def _write_object(folder: Path, key: str, data: bytes, label: str) -> str:
     return key
 
 
-def _write_weights(model: Deployable, folder: Path, first: Compiled, threads: int | None) -> str:
+def _write_weights(model: Programs, folder: Path, first: Compiled, threads: int | None) -> str:
     nbytes = first.manifest.weight_segment_bytes
     if nbytes == 0:
         return ""
