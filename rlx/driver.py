@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, cast
 
 from rlx import beside
 from rlx.checks import boolean, choice, integer
@@ -82,6 +82,8 @@ class Precision(NamedTuple):
 class Model(Programs):
     """An open model file with what is asked of it."""
 
+    kind: ClassVar[str] = LANGUAGE
+    names: ClassVar[tuple[str, ...]] = ("decode", "prefill", BATCH)
     file: GgufFile
     family: Family
     config: Any
@@ -143,7 +145,7 @@ class Model(Programs):
 
     def described(self) -> Described:
         about = {"end_tokens": sorted(end_tokens(self.file)), "kv_cache": self.kv_cache}
-        return Described(LANGUAGE, self.config.vocab, self.max_context, about)
+        return Described(self.config.vocab, self.max_context, about)
 
     def save_tokenizer(self, path: Path) -> bool:
         try:
@@ -241,22 +243,6 @@ def end_tokens(file: GgufFile) -> frozenset[int]:
     except RlxError:
         end = file.value("tokenizer.ggml.eos_token_id", int, None)
         return frozenset() if end is None else frozenset([end])
-
-
-def print_ir(model: Programs, stage: str, program: str | None = None) -> str:
-    """
-    Return a program's IR at a stage, for the machine that this process runs on.
-
-    Without its name, it is what a model does most: `decode`, or the one program of an encoder.
-    """
-    if isinstance(model, Model):
-        kind, names, default = "a language model", (*PROGRAMS, BATCH), "decode"
-    else:
-        from rlx.models.bert import PROGRAM
-
-        kind, names, default = "an encoder", (PROGRAM,), PROGRAM
-    name = choice(f"program of {kind}", default if program is None else program, names)
-    return model.ir(stage, name)
 
 
 def load(
@@ -380,7 +366,7 @@ def _load(
         stats=stats,
         marked=marked,
         resident=resident,
-        print_ir=lambda stage, program: print_ir(model, stage, program),
+        print_ir=model.ir,
         batch_program=batch_program,
         reuse_prefix=options.reuse_prefix,
     )

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from rlx.checks import choice, integer
 from rlx.deploy.facts import ENCODER
@@ -44,6 +44,8 @@ WEIGHTS, TOKENIZER = "model.safetensors", "tokenizer.json"
 class EncoderModel(Programs):
     """An open folder with what is asked of it."""
 
+    kind: ClassVar[str] = ENCODER
+    names: ClassVar[tuple[str, ...]] = (PROGRAM,)
     folder: Path
     file: SafetensorsFile
     config: BertConfig
@@ -55,7 +57,7 @@ class EncoderModel(Programs):
 
     @property
     def label(self) -> str:
-        return self.folder.absolute().name
+        return self.folder.name
 
     def build(self, program: str) -> ModuleOp:
         from rlx.dialects.lir import set_precision
@@ -95,7 +97,7 @@ class EncoderModel(Programs):
 
     def described(self) -> Described:
         about = {"products": self.precision.products}
-        return Described(ENCODER, self.config.vocab, self.limit, about)
+        return Described(self.config.vocab, self.limit, about)
 
     def save_tokenizer(self, path: Path) -> bool:
         file = self.folder / TOKENIZER
@@ -187,7 +189,7 @@ def load_encoder(
         vocab=model.config.vocab,
         limit=model.limit,
         products=model.precision.products,
-        print_ir=lambda stage: model.ir(stage, PROGRAM),
+        print_ir=model.ir,
     )
     stats = encoder.stats
     stats.load_s, stats.compile_s = time.perf_counter() - started, compile_s

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 
 from rlx.checks import choice
 from rlx.compiler import STAGES, collector_paused, compile_program, compile_text
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 class Described(NamedTuple):
     """What the runtime must know of a model, beside its code and weights."""
 
-    kind: str
     vocab: int
     capacity: int
     """Tokens of a prompt and its answer together, or of a text, at most."""
@@ -39,6 +38,10 @@ class Described(NamedTuple):
 class Programs(ABC):
     """An open model with what is asked of it: what programs, or a folder of them, are made of."""
 
+    kind: ClassVar[str]
+    """What it is: `deploy.facts.LANGUAGE` or `ENCODER`."""
+    names: ClassVar[tuple[str, ...]]
+    """Those of its programs, that which works most first."""
     profile: CompileProfile | None
     """How to compile them; None for what suits each."""
 
@@ -99,9 +102,15 @@ class Programs(ABC):
             *self.facts(program),
         )
 
-    def ir(self, stage: str, program: str) -> str:
-        """Return a program's IR at a stage, for the machine that this process runs on."""
+    def ir(self, stage: str, program: str | None = None) -> str:
+        """
+        Return a program's IR at a stage, for the machine that this process runs on.
+
+        Without its name, it is the one that works most.
+        """
         choice("stage", stage, STAGES)
+        names = self.names
+        program = choice(f"program of the {self.kind}", program or names[0], names)
         from rlx.passes.pipelines import run_to
 
         module = self.build(program)

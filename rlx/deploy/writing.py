@@ -90,7 +90,7 @@ def _fill(
     what = model.described()
     facts = Facts(
         model.label,
-        what.kind,
+        model.kind,
         programs,
         team,
         weights,

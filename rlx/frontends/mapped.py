@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import mmap
 import os
-import stat
 from pathlib import Path
 from typing import NamedTuple
 
 from rlx.errors import RlxError
+from rlx.files import open_regular
 
 
 class MappedFile(NamedTuple):
@@ -28,22 +28,18 @@ class MappedFile(NamedTuple):
     def open(path: Path, kind: str = "GGUF") -> MappedFile:
         """Map a file of a kind. Raises RlxError for one that is missing, empty, or not readable."""
         try:
-            # Before opening: opening a named pipe would wait for a writer.
-            info = path.stat()
-            if stat.S_ISDIR(info.st_mode):
-                raise RlxError(
-                    f"{path}: expected a {kind} file, found a directory; name the file in it"
-                )
-            if not stat.S_ISREG(info.st_mode):
-                raise RlxError(f"{path}: expected a regular file, which can be mapped into memory")
-            if info.st_size == 0:
-                raise RlxError(
-                    f"{path}: at byte 0: expected a {kind} file, found an empty file; download "
-                    "it again"
-                )
-            with path.open("rb") as file:
+            with open_regular(path) as file:
                 info = os.fstat(file.fileno())
+                if info.st_size == 0:
+                    raise RlxError(
+                        f"{path}: at byte 0: expected a {kind} file, found an empty file; download "
+                        "it again"
+                    )
                 return MappedFile(path, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ), info)
+        except IsADirectoryError as error:
+            raise RlxError(
+                f"{path}: expected a {kind} file, found a directory; name the file in it"
+            ) from error
         # A ValueError: a NUL in the path, or a file emptied since.
         except (OSError, ValueError) as error:
             reason = error.strerror if isinstance(error, OSError) else error

@@ -374,17 +374,17 @@ class _Job:
         """Emit a launch; of a kernel that packs, where its source has an address."""
         f, name = self.f, abi.KERNEL.format(op.kernel.root_reference.data)
         source = next((v for v in op.ins if isinstance(v.owner, lir.SourceOp)), None)
-        # Addresses are emitted here, not where they may be skipped: later launches have them, too.
-        buffers = self._buffers(op, known, layer)
+        if source is None:
+            self._call(name, op, known, layer)
+            return
+        # Emitted here, not where they may be skipped: later launches have these addresses, too.
+        self._buffers(op, known, layer)
 
         def call() -> list[Value]:
-            f.call(name, "void", *buffers, *self.sizes, self.tid, self.threads)
+            self._call(name, op, known, layer)
             return []
 
-        if source is None:
-            call()
-        else:
-            f.if_(f.icmp("ne", self._address(source, known, layer), Value("ptr", "null")), call)
+        f.if_(f.icmp("ne", self._address(source, known, layer), Value("ptr", "null")), call)
 
     def _call(
         self, name: str, op: lir.LaunchOp, known: dict[SSAValue, Value], layer: Value | None

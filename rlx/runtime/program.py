@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import time
+from collections import defaultdict
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -92,21 +93,23 @@ class Program:
 
         It goes layer by layer, for what a source makes of its file takes memory.
         """
-        members = [
-            (layer, key)
-            for weight in self.manifest.weights
-            for layer, key in zip(range(weight.first, weight.last), weight.keys(), strict=True)
-        ]
-        addresses = np.zeros(len(members) or 1, np.int64)
+        layers = defaultdict[int, dict[int, str]](dict)
+        count = 0
+        for weight in self.manifest.weights:
+            for layer, key in enumerate(weight.keys(), weight.first):
+                layers[layer][count] = key
+                count += 1
+        addresses = np.zeros(count or 1, np.int64)
         self._context[abi.WEIGHTS] = weights.address
         self._context[abi.SOURCES] = addresses.ctypes.data
-        for wanted in sorted({layer for layer, _ in members}):
+        for _, keys in sorted(layers.items()):
+            data = [raw(key) for key in keys.values()]
             # Packing leaves out what has no address.
-            own = {i: raw(key) for i, (layer, key) in enumerate(members) if layer == wanted}
             addresses[:] = 0
-            addresses[[*own]] = [data.ctypes.data for data in own.values()]
+            addresses[[*keys]] = [array.ctypes.data for array in data]
             self.team.run(self._engine.address(abi.PACK), self.context)
-            own.clear()
+            # Before the next one's are made.
+            data.clear()
         self._context[abi.SOURCES] = 0
 
     def checksums(self, address: int, nbytes: int) -> bytes:

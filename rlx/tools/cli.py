@@ -38,10 +38,10 @@ def _generate(args: argparse.Namespace) -> None:
 
 
 def _inspect(args: argparse.Namespace) -> None:
-    from rlx.driver import open_any, print_ir
+    from rlx.driver import open_any
 
     model = open_any(args.model, args.max_context, args.profile, args.kv_cache, args.precision)
-    print(print_ir(model, args.stage, args.program), end="")
+    print(model.ir(args.stage, args.program), end="")
 
 
 def _profile(args: argparse.Namespace) -> None:

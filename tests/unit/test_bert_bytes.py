@@ -128,3 +128,18 @@ def test_a_model_with_large_numbers(tmp_path: Path):
     model = load_encoder(write_bert(tmp_path / "m", arrays, config), "int8")
     wanted = embed(arrays, config, texts)
     assert (model.encode(texts) * wanted).sum(axis=1).min() > 0.9997
+
+
+@pytest.mark.usefixtures("cache")
+def test_packing_makes_each_layer_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """It takes as long as all else of packing, and its memory is that of a layer."""
+    made: list[int] = []
+
+    def counted(wide: int, *weights: np.ndarray) -> FeedForward:
+        made.append(wide)
+        return even(wide, *weights)
+
+    monkeypatch.setattr("rlx.models.bert_bytes.even", counted)
+    arrays, config = bert_arrays(9, layers=5), bert_config(layers=5)
+    load_encoder(write_bert(tmp_path / "m", arrays, config), "int8")
+    assert made == [96] * 5

@@ -199,7 +199,7 @@ def test_the_stages_of_an_encoder(
         assert out == run("inspect", folder, "--stage", stage, "--program", "embed")
         assert out == loaded.ir(stage)
     message = fail("inspect", folder, "--stage", "hir", "--program", "decode")
-    assert "program of an encoder: expected one of embed, got 'decode'" in message
+    assert "program of the encoder: expected one of embed, got 'decode'" in message
 
 
 def test_inspect_takes_a_context(run: Callable[..., str], model: str):
@@ -417,7 +417,7 @@ def test_bad_options(fail: Callable[..., str], model: str, options: list[str], m
         (["inspect", "MODEL", "--stage", "asm"], "expected one of hir, mir, lir, llvm, got 'asm'"),
         (
             ["inspect", "MODEL", "--stage", "lir", "--program", "train"],
-            "program of a language model: expected one of prefill, decode, batch, got 'train'",
+            "program of the language model: expected one of decode, prefill, batch, got 'train'",
         ),
         (
             ["inspect", "MODEL", "--stage", "lir", "--max-context", "0"],

@@ -13,7 +13,7 @@ from xdsl.dialects.builtin import ModuleOp, f32
 
 import rlx
 from rlx.dialects import mir
-from rlx.driver import open_model, print_ir
+from rlx.driver import open_model
 from rlx.errors import RlxError
 from rlx.flow.model import BuiltModel
 from rlx.flow.profile import CompileProfile, FusionOptions, PassOptions, PrecisionOptions
@@ -251,11 +251,11 @@ def test_a_model_is_built_and_compiled_by_its_profile(model: Path, tmp_path: Pat
     path = tmp_path / "p.rlx.toml"
     path.write_text('[fusion]\npolicy = "direct"\nskip = ["fuse-norm"]\n')
     given = open_model(model, 32, path)
-    assert "hir.glu" in print_ir(given, "hir", "decode")
+    assert "hir.glu" in given.ir("hir", "decode")
     default = open_model(model, 32)
-    assert "hir.glu" not in print_ir(default, "hir", "decode")
-    assert "hir.glu" in print_ir(default, "hir", "prefill")
-    assert print_ir(given, "mir", "decode") != print_ir(default, "mir", "decode")
+    assert "hir.glu" not in default.ir("hir", "decode")
+    assert "hir.glu" in default.ir("hir", "prefill")
+    assert given.ir("mir", "decode") != default.ir("mir", "decode")
 
 
 def test_a_programs_key_covers_the_profile(model: Path):

@@ -78,7 +78,7 @@ def test_the_runtime_uses_plain_files_of_the_lowering():
 
 def test_what_packs_is_in_the_key_of_packed_weights():
     """But for what only says how code is written, or what is said of rows elsewhere."""
-    others = "emitter instructions values target gemm_unit contract vmath".split()
+    others = "emitter values target gemm_unit".split()
     todo, found = ["pack"], set[str]()
     while todo:
         name = todo.pop()
